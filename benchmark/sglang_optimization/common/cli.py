@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Command-line conventions of the benchmarks.
+
+Every ``bench_*.py`` builds an ``argparse`` parser with ``parser()``, adds the
+options it shares with the others through ``add_output_options()`` and runs
+through ``main()``:
+
+* no argument at all: a quick version that ends in one to two minutes;
+* ``--full``: everything, for a recorded result;
+* ``--json FILE``, ``--plot FILE``: where the results go (the folder must exist);
+* exit code 0 success, 1 a measured requirement failed, 2 wrong usage or input,
+  130 interrupted. Errors are one message on stderr, without a traceback.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Callable, Sequence
+
+EXIT_OK = 0
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+
+
+class BenchError(Exception):
+    """Wrong input or set-up. The message says what is wrong and what is allowed."""
+
+
+def parser(description: str, epilog: str | None = None) -> argparse.ArgumentParser:
+    """A parser that prints defaults and keeps the line breaks of its texts."""
+
+    class Formatter(
+        argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter
+    ):
+        pass
+
+    return argparse.ArgumentParser(
+        description=description, epilog=epilog, formatter_class=Formatter
+    )
+
+
+def add_output_options(target: argparse.ArgumentParser) -> None:
+    """``--json``, ``--plot``, ``--full`` and ``--seed``."""
+    group = target.add_argument_group("run and output")
+    group.add_argument(
+        "--full", action="store_true", help="measure everything; takes several minutes"
+    )
+    group.add_argument(
+        "--seed", type=natural, default=0, metavar="N", help="seed of random workloads"
+    )
+    group.add_argument(
+        "--json",
+        type=output_file(".json"),
+        metavar="FILE",
+        default=argparse.SUPPRESS,
+        help="write results, settings and machine facts here",
+    )
+    group.add_argument(
+        "--plot",
+        type=output_file(".png", ".svg", ".pdf"),
+        metavar="FILE",
+        default=argparse.SUPPRESS,
+        help="write a plot here (PNG, SVG or PDF)",
+    )
+    target.set_defaults(json=None, plot=None)
+
+
+def natural(text: str) -> int:
+    """An integer of at least 0."""
+    return _integer(text, 0)
+
+
+def positive(text: str) -> int:
+    """An integer of at least 1. ``k`` and ``m`` stand for 1,000 and 1,000,000."""
+    return _integer(text, 1)
+
+
+def positive_list(text: str) -> list[int]:
+    """Comma-separated integers of at least 1, ascending, without repeats."""
+    return sorted({positive(part) for part in comma_list(text)})
+
+
+def comma_list(text: str) -> list[str]:
+    """Comma-separated words, empty ones refused."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(parts):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} has an empty entry; write values separated by single commas"
+        )
+    return parts
+
+
+def output_file(*suffixes: str) -> Callable[[str], Path]:
+    """A file to be written: its folder must exist, its suffix must be known."""
+
+    def check(text: str) -> Path:
+        path = Path(text)
+        if path.suffix.lower() not in suffixes:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} must end in {' or '.join(suffixes)}"
+            )
+        if not path.parent.is_dir():
+            raise argparse.ArgumentTypeError(
+                f"folder {str(path.parent)!r} of {text!r} does not exist; create it first"
+            )
+        if path.is_dir():
+            raise argparse.ArgumentTypeError(f"{text!r} is a folder")
+        return path
+
+    return check
+
+
+def input_file(text: str) -> Path:
+    """A file that exists and can be read."""
+    path = Path(text)
+    if not path.is_file():
+        raise argparse.ArgumentTypeError(f"no such file: {text!r}")
+    return path
+
+
+def main(
+    run: Callable[[argparse.Namespace], int | None],
+    arguments: argparse.ArgumentParser,
+    argv: Sequence[str] | None = None,
+) -> int:
+    """Parse, run and return the exit code; for ``raise SystemExit(main(...))``."""
+    options = arguments.parse_args(argv)
+    try:
+        return run(options) or EXIT_OK
+    except BenchError as error:
+        print(f"{arguments.prog}: error: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    except KeyboardInterrupt:
+        print(f"{arguments.prog}: interrupted", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+def _integer(text: str, least: int) -> int:
+    scale = {"k": 1_000, "m": 1_000_000}.get(text[-1:].lower(), 1)
+    digits = text if scale == 1 else text[:-1]
+    if not digits.isascii() or not digits.isdigit() or int(digits) * scale < least:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not an integer of at least {least} (10000 or 10k)"
+        )
+    return int(digits) * scale
