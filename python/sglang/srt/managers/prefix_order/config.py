@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``--schedule-policy-config``: what it may hold and how it is checked.
+
+Kept free of torch and of the scheduler: the flag's field imports it while
+``ServerArgs`` is being built.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Mapping, Optional
+
+import msgspec
+
+FLAG = "--schedule-policy-config"
+AGING_UNITS = ("off", "passes", "tokens")
+
+
+class PrefixOrderConfig(msgspec.Struct, frozen=True):
+    """Settings of the longest-prefix order.
+
+    Attributes:
+        incremental: order by longest prefix at any queue length, from
+            remembered matches. False keeps upstream's limit: above 128
+            waiting requests the order is by arrival.
+        aging: "off", or the unit in which waiting is counted: "passes"
+            (calls of the policy) or "tokens" (prefill tokens computed).
+        aging_limit: fixed part of a request's waiting limit, in that unit.
+        aging_backlog: the limit grows by this factor times the work that was
+            waiting when the request arrived, in the same unit (requests for
+            "passes", uncached tokens for "tokens"). 1.0 promises a request
+            about the wait it would have had under fcfs, plus aging_limit.
+        matches_per_pass: tree matches at most one policy call runs. The rest
+            follow in later calls, requests first in line first.
+        touches_per_pass: prefixes of the requests first in line whose recency
+            one call refreshes, so that they are not evicted before they run.
+    """
+
+    incremental: bool = True
+    aging: str = "off"
+    aging_limit: int = 0
+    aging_backlog: float = 1.0
+    matches_per_pass: int = 256
+    touches_per_pass: int = 16
+
+
+_DEFAULTS = PrefixOrderConfig()
+# key -> (accepted types, what to say is allowed, test)
+_RULES: dict[str, tuple[tuple[type, ...], str, Any]] = {
+    "incremental": ((bool,), "true or false", lambda v: True),
+    "aging": (
+        (str,),
+        "one of " + ", ".join(repr(unit) for unit in AGING_UNITS),
+        lambda v: v in AGING_UNITS,
+    ),
+    "aging_limit": ((int,), "an integer of at least 0", lambda v: v >= 0),
+    "aging_backlog": (
+        (int, float),
+        "a finite number of at least 0",
+        lambda v: 0 <= v < float("inf"),
+    ),
+    "matches_per_pass": ((int,), "an integer of at least 1", lambda v: v >= 1),
+    "touches_per_pass": ((int,), "an integer of at least 0", lambda v: v >= 0),
+}
+
+
+def parse_json_object(text: str) -> dict[str, Any]:
+    """Parse the flag's text into an object.
+
+    Raises:
+        ValueError: the text is not JSON, or not an object. argparse does not
+            print a ValueError's text, so this raises the type that it prints.
+    """
+    from argparse import ArgumentTypeError
+
+    example = '\'{"aging": "tokens"}\''
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise ArgumentTypeError(
+            f"{text!r} is not JSON ({error}); pass an object, e.g. {example}"
+        ) from None
+    if not isinstance(value, dict):
+        raise ArgumentTypeError(
+            f"{text!r} is a JSON {type(value).__name__}; pass an object, e.g. {example}"
+        )
+    return value
+
+
+def parse_config(raw: Optional[Mapping[str, Any]]) -> Optional[PrefixOrderConfig]:
+    """Check ``raw`` and fill in the defaults; None stays None (feature off).
+
+    Raises:
+        ValueError: an unknown key, a value of the wrong type or out of range,
+            or a combination that switches nothing on. The text names the flag,
+            the key, the value and what is allowed.
+    """
+    if raw is None:
+        return None
+    if not isinstance(raw, Mapping):
+        raise ValueError(f"{FLAG} takes a JSON object, got {raw!r}")
+    for key, value in raw.items():
+        if key not in _RULES:
+            raise ValueError(
+                f"{FLAG}: unknown key {key!r}; allowed keys are "
+                + ", ".join(sorted(_RULES))
+            )
+        types, allowed, accepts = _RULES[key]
+        # bool is an int to isinstance; only the key that wants one takes it.
+        wrong_type = not isinstance(value, types) or (
+            isinstance(value, bool) and bool not in types
+        )
+        if wrong_type or not accepts(value):
+            raise ValueError(f"{FLAG}: {key}={value!r} is not allowed; use {allowed}")
+    config = PrefixOrderConfig(**raw)
+    if config.aging == "off":
+        for key in ("aging_limit", "aging_backlog"):
+            if key in raw:
+                raise ValueError(
+                    f"{FLAG}: {key}={raw[key]!r} has no effect while aging is "
+                    '"off"; set aging to "passes" or "tokens", or drop it'
+                )
+        if not config.incremental:
+            raise ValueError(
+                f"{FLAG}: incremental=false with aging=\"off\" changes nothing; "
+                "drop the flag, or switch one of them on"
+            )
+    return config
+
+
+def check_schedule_policy_config(cfg: Any) -> None:
+    """Start-up check of the flag against the other arguments.
+
+    ``cfg`` is the resolved view of the server arguments.
+
+    Raises:
+        ValueError: see ``parse_config``; or the flag is combined with a policy
+            or mode that it cannot serve.
+    """
+    config = parse_config(cfg.schedule_policy_config)
+    if config is None:
+        return
+    if not applies_to(cfg.schedule_policy, cfg.enable_priority_scheduling):
+        raise ValueError(
+            f"{FLAG} orders by longest prefix and needs --schedule-policy lpm, or "
+            "fcfs together with --enable-priority-scheduling (longest prefix within "
+            f"each priority); got --schedule-policy {cfg.schedule_policy}"
+        )
+    if cfg.disaggregation_mode == "decode":
+        raise ValueError(
+            f"{FLAG} has no effect with --disaggregation-mode decode, which "
+            "prefills nothing; drop it there and keep it on the prefill instances"
+        )
+    if cfg.disable_radix_cache:
+        raise ValueError(
+            f"{FLAG} needs the prefix cache; drop it or --disable-radix-cache"
+        )
+    if config.aging == "tokens" and cfg.dllm_algorithm is not None:
+        raise ValueError(
+            f'{FLAG}: aging="tokens" is not available with --dllm-algorithm, whose '
+            'scheduler does not report prefill tokens; use aging="passes"'
+        )
+
+
+def applies_to(schedule_policy: str, enable_priority_scheduling: bool) -> bool:
+    """Whether the longest-prefix order can serve this policy.
+
+    Upstream refuses lpm together with priorities, so there fcfs is the base.
+    """
+    return schedule_policy == "lpm" or (
+        schedule_policy == "fcfs" and enable_priority_scheduling
+    )
