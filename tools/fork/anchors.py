@@ -25,7 +25,6 @@ from fork.statements import (
     walk,
 )
 
-
 _Node = TypeVar("_Node", bound=ast.AST)
 
 
@@ -160,7 +159,7 @@ def _is_elif(source: SourceFile, node: ast.stmt) -> bool:
 
 
 def _first_row(node: ast.stmt) -> int:
-    decorators = getattr(node, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(item.lineno for item in decorators)]) - 1
 
 
@@ -206,9 +205,7 @@ def _beside(source: SourceFile, edit: Edit, node: ast.stmt) -> Insertion:
     return Insertion(_end_row(node), indent)
 
 
-def _inside(
-    source: SourceFile, edit: Edit, owner: ast.AST, body: list[ast.stmt]
-) -> Insertion:
+def _inside(source: SourceFile, edit: Edit, owner: ast.AST, body: list[ast.stmt]) -> Insertion:
     if not body:  # only a module may be empty
         return Insertion(len(source.lines), "")
     _check_starts_line(source, edit, body[0])

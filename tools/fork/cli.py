@@ -8,14 +8,17 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from fork.bump import FAILED, compare, find_wheels, table, unpack_release, write_bump
 from fork.errors import ForkError
-from fork.fetch import fetch, pin_for_interpreter
+from fork.export import export_series
+from fork.fetch import fetch
 from fork.patches import Topic, unlisted
 from fork.plan import check_listed, hashes_to_update, make_plan, select_topics
 from fork.rehash import rehashed, write_patches
-from fork.repo import Repo, Upstream, WheelPin, find_repo
+from fork.repo import Repo, find_repo
 from fork.tree import develop
-from fork.wheel import pristine_dir, unpack
+from fork.wheel import write_wheel
+from fork.work import editable_tree, obtain, strict_plan
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,6 +72,22 @@ def _parser() -> argparse.ArgumentParser:
     tree.add_argument(
         "--discard", action="store_true", help="overwrite files changed by hand in the tree"
     )
+    build = add("build", _build, "pack the fork's wheel for this interpreter")
+    build.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder for the wheel (default: dist/)"
+    )
+    export = add("export", _export, "write the topics as a git series against upstream's layout")
+    export.add_argument(
+        "--output", type=Path, metavar="DIR", help="folder for the patches (default: build/export/)"
+    )
+    bump = add("bump", _bump, "re-anchor the patches onto another release and report what moved")
+    bump.add_argument("version", help="the release, for example 0.5.24")
+    bump.add_argument("--dry-run", action="store_true", help="report only; write nothing")
+    bump.add_argument(
+        "--partial",
+        action="store_true",
+        help="pin the release although some edits fail; theirs keep their old hashes",
+    )
     for command in (check, tree):
         command.add_argument(
             "--also",
@@ -80,25 +99,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def obtain(repo: Repo, wheel: Path | None) -> tuple[Upstream, WheelPin, Path]:
-    """The pin for this interpreter and where its wheel is unpacked, fetching what is missing."""
-    upstream = repo.upstream()
-    pin = pin_for_interpreter(upstream)
-    pristine = pristine_dir(repo, pin)
-    if wheel is not None or not pristine.is_dir():
-        unpack(fetch(upstream, pin, wheel=wheel, log=say), pristine)
-    return upstream, pin, pristine
-
-
 def _fetch(repo: Repo, options: argparse.Namespace) -> None:
-    upstream, pin, pristine = obtain(repo, options.wheel)
+    upstream, pin, pristine = obtain(repo, options.wheel, log=say)
     path = fetch(upstream, pin, wheel=options.wheel, log=say)
     say(f"{path} (sha256 {pin.sha256})")
     say(f"unpacked in {pristine.relative_to(repo.root)}")
 
 
 def _check(repo: Repo, options: argparse.Namespace) -> None:
-    upstream, _, pristine = obtain(repo, options.wheel)
+    upstream, _, pristine = obtain(repo, options.wheel, log=say)
     topics = select_topics(repo, options.also)
     if options.update_hashes:
         updates = hashes_to_update(pristine, topics)
@@ -113,8 +122,10 @@ def _check(repo: Repo, options: argparse.Namespace) -> None:
             raise
         say(f"not finished: {error}")
     plan = make_plan(repo, upstream, pristine, topics)
-    say(f"{upstream.name} {upstream.fork_version}: {_summary(topics)}, "
-        f"{len(plan.edited)} upstream files, {len(plan.added_files())} added files: all apply")
+    say(
+        f"{upstream.name} {upstream.fork_version}: {_summary(topics)}, "
+        f"{len(plan.edited)} upstream files, {len(plan.added_files())} added files: all apply"
+    )
 
 
 def _summary(topics: Sequence[Topic]) -> str:
@@ -122,15 +133,13 @@ def _summary(topics: Sequence[Topic]) -> str:
 
 
 def _develop(repo: Repo, options: argparse.Namespace) -> None:
-    upstream, pin, pristine = obtain(repo, options.wheel)
+    upstream, pin, pristine = obtain(repo, options.wheel, log=say)
     topics = select_topics(repo, options.also)
     for name in unlisted(repo, [topic.name for topic in topics]):
         say(f"patches/{name}.toml is not in patches/series: left out (--also {name} takes it)")
     plan = make_plan(repo, upstream, pristine, topics)
     tree = options.tree or editable_tree(repo, pin)
-    change = develop(
-        plan, tree, metadata=options.tree is not None, discard=options.discard
-    )
+    change = develop(plan, tree, metadata=options.tree is not None, discard=options.discard)
     for verb, names in (
         ("wrote", change.written), ("linked", change.linked), ("took back", change.removed)
     ):  # fmt: skip
@@ -141,6 +150,41 @@ def _develop(repo: Repo, options: argparse.Namespace) -> None:
         say(f"run from it with PYTHONPATH={tree}")
 
 
-def editable_tree(repo: Repo, pin: WheelPin) -> Path:
-    """The tree that `pip install -e .` puts on the path, one for each interpreter."""
-    return repo.build / "editable" / pin.tags
+def _build(repo: Repo, options: argparse.Namespace) -> None:
+    upstream, pin, pristine = obtain(repo, options.wheel, log=say)
+    plan = strict_plan(repo, upstream, pristine)
+    folder = options.output or repo.root / "dist"
+    folder.mkdir(parents=True, exist_ok=True)
+    wheel = fetch(upstream, pin, wheel=options.wheel, log=say)
+    say(f"packing {_summary(plan.topics)}")
+    say(f"wrote {write_wheel(plan, pin, wheel, folder)}")
+
+
+def _export(repo: Repo, options: argparse.Namespace) -> None:
+    upstream, _, pristine = obtain(repo, options.wheel, log=say)
+    plan = strict_plan(repo, upstream, pristine)
+    folder = options.output or repo.build / "export"
+    for path in export_series(repo, upstream, pristine, plan.topics, folder):
+        say(f"wrote {path}")
+    say(f"in a checkout of upstream at v{upstream.version}: git am {folder}/*.patch")
+
+
+def _bump(repo: Repo, options: argparse.Namespace) -> None:
+    current, _, old = obtain(repo, None, log=say)
+    topics = select_topics(repo)
+    make_plan(repo, current, old, topics)  # a series that is broken already says so here
+    target = find_wheels(current, options.version, say)
+    outcomes = compare(repo, old, unpack_release(repo, target, options.wheel, say), topics)
+    print(table(outcomes), flush=True)
+    failed = sum(outcome.status == FAILED for outcome in outcomes)
+    if options.dry_run:
+        say("dry run: nothing was written")
+    elif failed and not options.partial:
+        raise ForkError(
+            f"{failed} of {len(outcomes)} do not fit {target.version}; nothing was written",
+            remedy="re-anchor those edits (--partial pins the release first, so that "
+            "`check` and `develop` work on it)",
+        )
+    else:
+        write_bump(repo, target, outcomes)
+        say(f"pinned {target.name} {target.fork_version}")

@@ -152,9 +152,7 @@ def _check_no_twins(placed: Sequence[tuple[Edit, Insertion, list[bytes]]]) -> No
             )
 
 
-def _insert(
-    source: SourceFile, placed: Iterable[tuple[Edit, Insertion, list[bytes]]]
-) -> bytes:
+def _insert(source: SourceFile, placed: Iterable[tuple[Edit, Insertion, list[bytes]]]) -> bytes:
     at: dict[int, list[bytes]] = defaultdict(list)
     for _, place, block in placed:
         at[place.row] += block

@@ -49,8 +49,7 @@ def pin_for_interpreter(upstream: Upstream, tags: Iterable[str] | None = None) -
 
     fitting: dict[str, WheelPin] = {}
     for pin in upstream.wheels:
-        for tag in parse_wheel_filename(pin.file)[3]:
-            fitting[str(tag)] = pin
+        fitting.update((str(tag), pin) for tag in parse_wheel_filename(pin.file)[3])
     for tag in tags if tags is not None else map(str, sys_tags()):
         if tag in fitting:
             return fitting[tag]

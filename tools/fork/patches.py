@@ -64,6 +64,10 @@ class Topic:
     tests: tuple[str, ...]
     edits: tuple[Edit, ...]
 
+    @property
+    def where(self) -> str:
+        return f"patches/{self.name}.toml"
+
 
 def read_series(repo: Repo) -> list[str]:
     """Topic names of `patches/series` in order; blank lines and `#` comments are skipped.
@@ -164,7 +168,9 @@ def _parse_edit(topic: str, number: int, table: Mapping[str, Any]) -> Edit:
     reject_unknown(table, EDIT_KEYS, where)
     file = require_text(table, "file", where)
     if not _is_clean(file, "sglang/") or not file.endswith(".py"):
-        raise ForkError(f"file {file!r} must be a Python file of the wheel, sglang/...", where=where)
+        raise ForkError(
+            f"file {file!r} must be a Python file of the wheel, sglang/...", where=where
+        )
     if not isinstance(table.get("in"), str):
         raise ForkError(
             'needs `in`, the qualified name of a definition ("" for the module)', where=where

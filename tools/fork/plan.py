@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from fork.edits import apply_edits, sha256_of
 from fork.errors import ForkError, raise_all
 from fork.patches import Edit, Topic, read_series, read_topics, unlisted
 from fork.repo import Repo, Upstream
-from fork.wheel import VERSION_FILE, version_module
 
+VERSION_FILE = "sglang/_version.py"
 # Never part of a distribution, wherever they lie below python/.
 _SKIPPED_NAMES = {"__pycache__", ".DS_Store"}
 _SKIPPED_SUFFIXES = {".pyc", ".pyo"}
@@ -102,7 +102,7 @@ def make_plan(
     for topic in topics:
         for module in topic.modules:
             try:
-                _check_module(repo, pristine, topic, module, claimed)
+                check_module(repo, pristine, topic, module, claimed)
                 modules[module] = repo.python / module
                 claimed[module] = topic.name
             except ForkError as error:
@@ -137,7 +137,7 @@ def read_pristine(pristine: Path, name: str, edit: Edit) -> bytes:
 
 def python_files(repo: Repo) -> Iterator[str]:
     """Every file below python/, as paths relative to it, without what Python itself leaves."""
-    yield from (name for name, _ in _files_below(repo.python, repo.python))
+    yield from (name for name, _ in files_below(repo.python, repo.python))
 
 
 def module_files(repo: Repo, module: str) -> Iterator[tuple[str, Path]]:
@@ -146,19 +146,29 @@ def module_files(repo: Repo, module: str) -> Iterator[tuple[str, Path]]:
     if path.is_file():
         yield module, path
     else:
-        yield from _files_below(path, repo.python)
+        yield from files_below(path, repo.python)
 
 
-def _files_below(folder: Path, base: Path) -> Iterator[tuple[str, Path]]:
+def files_below(folder: Path, base: Path) -> Iterator[tuple[str, Path]]:
+    """Files in `folder`, sorted: path relative to `base` and path; without caches of Python's."""
     for path in sorted(folder.rglob("*")):
-        skipped = _SKIPPED_NAMES.intersection(path.parts) or path.suffix in _SKIPPED_SUFFIXES
+        name = path.relative_to(base)
+        skipped = _SKIPPED_NAMES.intersection(name.parts) or path.suffix in _SKIPPED_SUFFIXES
         if path.is_file() and not skipped:
-            yield path.relative_to(base).as_posix(), path
+            yield name.as_posix(), path
 
 
-def _check_module(
-    repo: Repo, pristine: Path, topic: Topic, module: str, claimed: dict[str, str]
+def check_module(
+    repo: Repo, pristine: Path, topic: Topic, module: str, claimed: Mapping[str, str]
 ) -> None:
+    """Checks that an added module exists, is claimed once and takes no name of upstream's.
+
+    Args:
+        claimed: modules of other topics so far, with the topic's name.
+
+    Raises:
+        ForkError: one of these does not hold.
+    """
     where = f"patches/{topic.name}.toml, module {module}"
     path = repo.python / module
     if not path.exists():
@@ -194,3 +204,17 @@ def hashes_to_update(pristine: Path, topics: Iterable[Topic]) -> dict[tuple[str,
             if edit.sha256 != actual:
                 updates[topic.name, edit.number] = actual
     return updates
+
+
+def version_module(upstream: Upstream) -> bytes:
+    """`sglang/_version.py`, which `sglang.version` reads, with the fork's version in it."""
+    numbers = ", ".join(
+        part if part.isdigit() else repr(part) for part in upstream.version.split(".")
+    )
+    return (
+        "# SPDX-License-Identifier: Apache-2.0\n"
+        "# Written by the fork's build from UPSTREAM.toml.\n"
+        f'__version__ = version = "{upstream.fork_version}"\n'
+        f'__version_tuple__ = version_tuple = ({numbers}, "{upstream.local}")\n'
+        "__commit_id__ = commit_id = None\n"
+    ).encode()

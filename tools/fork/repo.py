@@ -133,7 +133,9 @@ def parse_upstream(table: Mapping[str, Any], where: str) -> Upstream:
     reject_unknown(table, ("name", "version", "local", "wheel"), where)
     name, version, local = (require_text(table, key, where) for key in ("name", "version", "local"))
     if not _LOCAL.fullmatch(local):
-        raise ForkError(f"local must be a PEP 440 local label like 'opt.1', not {local!r}", where=where)
+        raise ForkError(
+            f"local must be a PEP 440 local label like 'opt.1', not {local!r}", where=where
+        )
     wheels = table.get("wheel")
     if not isinstance(wheels, list) or not wheels:
         raise ForkError("needs at least one [[wheel]]", where=where)

@@ -156,9 +156,7 @@ _MATCHERS: dict[str, Matcher] = {
         and (dotted(n.exc) in (name, f"{name}()") if name else n.exc is None)
     ),
     "import": _is_import,
-    "def": lambda n, name: (
-        isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.name == name
-    ),
+    "def": lambda n, name: isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef) and n.name == name,
     "class": lambda n, name: isinstance(n, ast.ClassDef) and n.name == name,
     "try": lambda n, _: isinstance(n, ast.Try | ast.TryStar),
 }

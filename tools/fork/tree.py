@@ -14,18 +14,11 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fork.dist_info import dist_info_files, fork_dist_info, record_row, render_record
 from fork.edits import sha256_of
 from fork.errors import ForkError
 from fork.plan import Plan
-from fork.wheel import (
-    PACKAGE,
-    fork_dist_info,
-    fork_metadata,
-    locked,
-    record_row,
-    render_record,
-    upstream_dist_info,
-)
+from fork.wheel import locked
 
 STATE_FILE = ".fork-tree.json"
 
@@ -62,14 +55,9 @@ def tree_metadata(plan: Plan) -> dict[str, bytes]:
 
     RECORD holds the dist-info only: the tree is not an installation and pip does not manage it.
     """
-    source = plan.pristine / upstream_dist_info(plan.upstream)
-    folder = fork_dist_info(plan.upstream)
-    files = {
-        f"{folder}/METADATA": fork_metadata((source / "METADATA").read_bytes(), plan.upstream),
-        f"{folder}/entry_points.txt": (source / "entry_points.txt").read_bytes(),
-    }
+    files = dist_info_files(plan)
     rows = [record_row(path, data) for path, data in sorted(files.items())]
-    record = f"{folder}/RECORD"
+    record = f"{fork_dist_info(plan.upstream)}/RECORD"
     return {**files, record: render_record(rows, record)}
 
 
@@ -113,7 +101,7 @@ def develop(plan: Plan, tree: Path, *, metadata: bool, discard: bool = False) ->
 def _create(plan: Plan, tree: Path, files: dict[str, bytes], state: State) -> Change:
     scratch = Path(tempfile.mkdtemp(dir=tree.parent, prefix=f".{tree.name}-"))
     try:
-        shutil.copytree(plan.pristine / PACKAGE, scratch / PACKAGE)
+        shutil.copytree(plan.pristine / plan.upstream.name, scratch / plan.upstream.name)
         for name, data in files.items():
             _write(scratch / name, data)
         for name, target in state.links.items():
@@ -138,9 +126,7 @@ def _replace(plan: Plan, tree: Path, files: dict[str, bytes], state: State) -> C
         shutil.rmtree(old, ignore_errors=True)
 
 
-def _refresh(
-    plan: Plan, tree: Path, files: dict[str, bytes], state: State, last: State
-) -> Change:
+def _refresh(plan: Plan, tree: Path, files: dict[str, bytes], state: State, last: State) -> Change:
     removed = []
     for name in sorted(set(last.links) - set(state.links)):
         (tree / name).unlink(missing_ok=True)
@@ -188,6 +174,8 @@ def _write(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_bytes(data)
+    if path.exists():
+        shutil.copymode(path, scratch)
     os.replace(scratch, path)
 
 
