@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// From contexts to next-token probabilities: a mixture from the weakest context to the strongest.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "config.h"
+#include "learned.h"
+#include "own_index.h"
+#include "shared_index.h"
+
+namespace sam {
+
+// The most recent tokens of one request with decayed counts; replaces an exact order-0 table.
+class RecentTokens {
+ public:
+  void append(uint32_t token);
+  void read(Successors& out) const;
+
+ private:
+  static constexpr float kDecay = 0.995f;
+  struct Item {
+    uint32_t token;
+    float weight;
+    uint32_t tick;
+  };
+  Item items_[kRecent];
+  uint32_t size_ = 0, count_ = 0, distinct_ = 0;
+};
+
+// What can be consulted for one request. Null: not there.
+struct Histories {
+  const OwnIndex* own = nullptr;
+  const SharedIndex* shared = nullptr;
+  const RecentTokens* recent = nullptr;
+};
+
+// The states on the suffixes of a text (history and drafted path) and of the same without its
+// last token, and the text itself: tokens[-1] is the last one, `available` may be read.
+struct Position {
+  const uint32_t* end;
+  uint32_t available;
+  const Chain* own;
+  const Chain* shared;
+  const Chain* own_before;
+  const Chain* shared_before;
+  bool root;
+};
+
+struct Candidate {
+  uint32_t token;
+  float probability;
+};
+
+class Blender {
+ public:
+  explicit Blender(const Config& config) : config_(config) {}
+
+  // Forgets what was learned.
+  void reset() {
+    mixing_ = MixingWeights();
+    correction_ = Correction();
+  }
+
+  // Finds the chains of a text.
+  void match(const Histories& histories, const uint32_t* end, uint32_t available, Chain& own,
+             Chain& shared) const;
+
+  // The most probable next tokens, best first; at most config.children.
+  uint32_t predict(const Histories& histories, const Position& position, Candidate* out);
+
+  // Learns from the token that the target model chose after `position`.
+  void learn(const Histories& histories, const Position& position, uint32_t truth);
+
+ private:
+  static constexpr uint32_t kBest = 16;
+  static constexpr uint32_t kMaxContexts = 2 * kMaxDepth + 24;
+  static constexpr uint32_t kFeatureSources = 4;
+
+  struct Context {
+    float weight;
+    uint32_t k;
+    uint32_t cell;
+    Source source;
+    bool longest;
+    Successors next;
+  };
+  // The longest context of one source that lists a token.
+  struct Evidence {
+    float share;
+    uint32_t count;
+    uint32_t k;
+    bool longest;
+  };
+  struct Slot {
+    uint32_t token;
+    float probability;
+    uint32_t home;  // in the table
+    uint32_t seen;  // one bit a feature source
+    Evidence evidence[kFeatureSources];
+  };
+
+  Context* open(Source source, uint32_t k);
+  void keep(uint32_t first);
+  void close(uint32_t first, bool root);
+  template <typename Index>
+  void collect_chain(const Index& index, const Chain& chain, Source source, bool root);
+  template <typename Index>
+  void collect_skips(const Index& index, const Chain& chain, Source source, bool root);
+  template <typename Index>
+  void collect_gap(const Index& index, const Position& position, Source source);
+  void collect(const Histories& histories, const Position& position);
+  void blend();
+  void blend_states(const Histories& histories, const Position& position);
+  uint32_t best(uint32_t wanted, uint32_t* out) const;
+  void features(uint32_t rank, const Slot& slot, bool root, float* out) const;
+  Slot& slot_of(uint32_t token);
+  void clear_slots();
+
+  const Config& config_;
+  MixingWeights mixing_;
+  Correction correction_;
+
+  Context contexts_[kMaxContexts];  // in the order found
+  uint32_t context_count_ = 0;
+  uint16_t order_[kMaxContexts];    // weakest first
+  uint32_t longest_[2] = {0, 0};    // own, shared
+
+  static constexpr uint32_t kTableLog2 = 11;  // twice the slots that can be needed
+  static constexpr uint16_t kEmpty = 0xffff;
+  std::vector<uint16_t> table_ = std::vector<uint16_t>(size_t{1} << kTableLog2, kEmpty);
+  std::vector<Slot> slots_ = std::vector<Slot>(kMaxContexts * kRecent);
+  uint32_t slot_count_ = 0;
+};
+
+}  // namespace sam
