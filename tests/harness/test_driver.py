@@ -7,6 +7,7 @@ import math
 import statistics
 
 import pytest
+
 from harness import ClosedLoop, OpenLoop, Request, drive, require_success, serve, summarize
 from support.fakes import fake
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+
 from harness import Server
-from harness.server import RUN_MARK
+from harness.server import marked_processes as marked
 from support.fakes import eventually, fake
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,19 +28,6 @@ with serve(fake(deaf=True, children={children}), log_dir={log_dir!r}) as (server
     print(server.mark, flush=True)
     {body}
 """
-
-
-def marked(mark: str) -> list[psutil.Process]:
-    """Returns the live processes that carry a server's mark."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get(RUN_MARK) == mark:
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    found.append(process)
-        except psutil.Error:
-            continue
-    return found
 
 
 def owner(tmp_path: Path, body: str) -> tuple[subprocess.Popen, str]:

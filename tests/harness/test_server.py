@@ -7,6 +7,7 @@ import socket
 import sys
 
 import pytest
+
 from harness import Server, ServerError, ServerSpec, flag_arguments, serve
 from support.fakes import fake
 
@@ -60,19 +61,19 @@ def test_readiness_waits_for_the_health_page(tmp_path):
 
 
 def test_a_server_that_dies_early_is_reported_with_its_log(tmp_path):
-    with pytest.raises(ServerError, match="(?s)exit status 3.*out of imaginary memory"):
+    with pytest.raises(ServerError, match=r"(?s)exit status 3.*out of imaginary memory"):
         Server(fake(fail_after=0.2), tmp_path).start().wait_ready()
 
 
 def test_a_server_that_never_gets_ready_is_stopped_at_the_timeout(tmp_path):
     server = Server(fake(ready_after=60, ready_timeout_s=1), tmp_path).start()
-    with pytest.raises(ServerError, match="(?s)not ready after 1 s.*fake server: loading"):
+    with pytest.raises(ServerError, match=r"(?s)not ready after 1 s.*fake server: loading"):
         server.wait_ready()
     assert server.processes() == []
 
 
 def test_a_command_that_does_not_exist_is_named(tmp_path):
-    with pytest.raises(ServerError, match="cannot run no-such-program"):
+    with pytest.raises(ServerError, match=r"cannot run no-such-program"):
         Server(ServerSpec(command=["no-such-program"]), tmp_path).start().wait_ready()
 
 
@@ -87,10 +88,16 @@ def test_when_one_of_several_fails_the_others_are_stopped(tmp_path, monkeypatch)
 
 
 def test_an_error_in_the_block_stops_the_servers(tmp_path):
-    with pytest.raises(ZeroDivisionError), serve(fake(), fake(), log_dir=tmp_path) as servers:
+    seen = []
+
+    def fail(servers):
+        seen.extend(servers)
         assert all(server.alive for server in servers)
-        1 / 0
-    assert [server.processes() for server in servers] == [[], []]
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), serve(fake(), fake(), log_dir=tmp_path) as servers:
+        fail(servers)
+    assert [server.processes() for server in seen] == [[], []]
 
 
 def test_metrics_are_scraped_around_a_block(tmp_path):
@@ -104,7 +111,7 @@ def test_metrics_are_scraped_around_a_block(tmp_path):
 
 def test_answers_of_400_and_above_carry_the_servers_words(tmp_path):
     with serve(fake(), log_dir=tmp_path) as (server,):
-        with pytest.raises(ServerError, match="GET /nowhere gave 404.*no such page"):
+        with pytest.raises(ServerError, match=r"GET /nowhere gave 404.*no such page"):
             server.get("/nowhere")
 
 

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
+
 from harness import Conversations
 
 TRAFFIC = Conversations(sessions=5, turns=(2, 4), visitors=6, scans=2)
@@ -31,7 +34,7 @@ def test_each_turn_repeats_the_history_before_it():
     lengths = {len(turns) for name, turns in by_session.items() if name.startswith("session")}
     assert lengths <= {2, 3, 4} and max(lengths) > 1
     for turns in by_session.values():
-        for before, after in zip(turns, turns[1:]):
+        for before, after in itertools.pairwise(turns):
             assert after[: len(before)] == before
             assert [message["role"] for message in after[len(before) :]] == ["assistant", "user"]
 

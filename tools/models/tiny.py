@@ -9,6 +9,7 @@ which is what tests that compare two servers need. It knows nothing; it only com
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -189,7 +190,9 @@ def make(target: Path, config: TinyConfig) -> None:
 
 
 def ensure(
-    config: TinyConfig | None = None, output: Path | None = None, report=lambda line: None
+    config: TinyConfig | None = None,
+    output: Path | None = None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> Path:
     """Returns the folder of the model that ``config`` describes, made if need be."""
     config = config or TinyConfig()
@@ -214,7 +217,16 @@ def main(
     """Makes a tiny random Llama model and prints its folder."""
     try:
         config = TinyConfig(
-            layers, hidden, heads, kv_heads, intermediate, vocab, context, dtype, seed, tie_embeddings
+            layers,
+            hidden,
+            heads,
+            kv_heads,
+            intermediate,
+            vocab,
+            context,
+            dtype,
+            seed,
+            tie_embeddings,
         )
         folder = ensure(config, output, lambda line: typer.echo(line, err=True))
     except (ValueError, model_folder.ModelFolderError) as error:

@@ -18,6 +18,7 @@ Exits with the command's status (128 + n for signal n). Standard library only; L
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import select
@@ -83,10 +84,8 @@ def descendants() -> list[int]:
 
 def send(pid: int, number: int) -> None:
     """Sends a signal to a process that may be gone."""
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
-    except ProcessLookupError:
-        pass
 
 
 def reap(status: dict[int, int]) -> None:

@@ -76,7 +76,7 @@ class Metrics:
             raise KeyError(f"no metric {name!r}; similar: {', '.join(near[:12]) or 'none'}")
         return sum(value for _, value in self.matching(name, **labels))
 
-    def get(self, name: str, default: float = 0.0, **labels: str) -> float:
+    def get(self, name: str, *, default: float = 0.0, **labels: str) -> float:
         """Like :meth:`total`, with ``default`` for a metric that was never made.
 
         The multi-process registry shows a labelled counter only after its first increment.

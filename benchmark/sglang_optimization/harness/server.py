@@ -135,6 +135,17 @@ def free_port(host: str = "127.0.0.1") -> int:
     raise ServerError(f"no free port from {PORT_BASE}={base} to {candidates[-1]}")
 
 
+def marked_processes(mark: str) -> list[psutil.Process]:
+    """Returns the live processes whose environment carries a server's mark."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            ours = process.environ().get(RUN_MARK) == mark
+            if ours and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
 class Server:
     """A running (or stopped) server. Use as a context manager, or call :func:`serve`.
 
@@ -224,13 +235,7 @@ class Server:
 
     def processes(self) -> list[psutil.Process]:
         """Returns every live process of this server, known by a mark in its environment."""
-        found = []
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):
-                if process.environ().get(RUN_MARK) == self.mark:
-                    if process.status() != psutil.STATUS_ZOMBIE:
-                        found.append(process)
-        return found
+        return marked_processes(self.mark)
 
     def stop(self) -> None:
         """Ends the server and everything it started; safe to call again."""
@@ -338,7 +343,8 @@ class Server:
     @contextlib.contextmanager
     def measured(self) -> Iterator[list[Metrics]]:
         """Scrapes before and after a block; the yielded list then holds the difference."""
-        before, result = self.metrics(), []
+        before = self.metrics()
+        result: list[Metrics] = []
         yield result
         result.append(self.metrics() - before)
 

@@ -81,7 +81,9 @@ class Conversations:
         ]
         found: list[Request] = []
         for n in range(self.sessions):
-            found += self._session(rng, f"session-{n}", rng.choice(systems), rng.randint(*self.turns))
+            found += self._session(
+                rng, f"session-{n}", rng.choice(systems), rng.randint(*self.turns)
+            )
         for n in range(self.visitors):
             found += self._session(rng, f"visitor-{n}", rng.choice(systems), 1)
         for n in range(self.scans):
@@ -90,9 +92,7 @@ class Conversations:
             found.append(self._request(messages, rng.uniform(0, self.span_s), f"scan-{n}"))
         return sorted(found, key=lambda request: request.arrival_s)
 
-    def _session(
-        self, rng: random.Random, name: str, system: str, turns: int
-    ) -> list[Request]:
+    def _session(self, rng: random.Random, name: str, system: str, turns: int) -> list[Request]:
         arrival = rng.uniform(0, self.span_s)
         messages = [_say("system", system)]
         found = []
