@@ -4,6 +4,7 @@
 The weights come from a seeded generator, so the same arguments give the same folder. Scaling
 keeps the logits apart: greedy decoding depends on the context and rarely meets a near tie,
 which is what tests that compare two servers need. It knows nothing; it only computes.
+Greedy output is printable ASCII and never ends by itself (not so with tied embeddings).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from . import folder as model_folder
 
-RECIPE = "tiny-llama/1"
+RECIPE = "tiny-llama/2"
+PRINTABLE = range(32, 127)
 SPECIAL_TOKENS = ("<|pad|>", "<|bos|>", "<|eos|>", "<|im_start|>", "<|im_end|>")
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
@@ -114,6 +116,9 @@ def model_weights(config: TinyConfig) -> dict[str, torch.Tensor]:
     weights["model.norm.weight"] = torch.ones(config.hidden)
     if not config.tie_embeddings:
         head = random_matrix((config.vocab, config.hidden), generator, gain=16.0)
+        # A zero row never has the largest logit, so greedy output is printable text that
+        # streams byte by byte and does not end before it must.
+        head[[n for n in range(config.vocab) if n not in PRINTABLE]] = 0
         weights["lm_head.weight"] = head
     dtype = DTYPES[config.dtype]
     return {name: weight.to(dtype).contiguous() for name, weight in weights.items()}

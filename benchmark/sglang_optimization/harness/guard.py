@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs one command and leaves nothing of it behind, whatever happens to the caller.
 
-    python -I guard.py GRACE_SECONDS COMMAND [ARGUMENT ...]
+    python -I guard.py GRACE_SECONDS SCRATCH COMMAND [ARGUMENT ...]
 
 The caller holds the write end of our standard input and never writes. End of file means that
 it stopped us or died, however it died (an exit, an exception, SIGKILL). Then, or on SIGTERM,
 the command gets SIGTERM, and after the grace period every process that descends from us gets
 SIGKILL. As child subreaper (prctl(2)) we inherit what the command orphans, so a scheduler or
 a daemon that it left running is found too. If we are killed ourselves the kernel kills the
-command (PR_SET_PDEATHSIG).
+command (PR_SET_PDEATHSIG). SCRATCH, a folder for the command's temporary files, is removed.
 
 A pipe rather than a parent-death signal watches the caller, because that signal fires when the
 *thread* that started us ends, which is not the end of the caller.
@@ -22,6 +22,7 @@ import contextlib
 import ctypes
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -143,6 +144,10 @@ def main(grace_s: float, command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        sys.exit("usage: guard.py GRACE_SECONDS COMMAND [ARGUMENT ...]")
-    sys.exit(main(float(sys.argv[1]), sys.argv[2:]))
+    if len(sys.argv) < 4:
+        sys.exit("usage: guard.py GRACE_SECONDS SCRATCH COMMAND [ARGUMENT ...]")
+    try:
+        code = main(float(sys.argv[1]), sys.argv[3:])
+    finally:
+        shutil.rmtree(sys.argv[2], ignore_errors=True)
+    sys.exit(code)

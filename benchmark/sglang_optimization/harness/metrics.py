@@ -93,5 +93,6 @@ class Metrics:
 
     def mean(self, histogram: str, **labels: str) -> float | None:
         """Returns a histogram's or summary's mean, in its own unit; ``None`` without samples."""
-        count = self.get(f"{histogram}_count", **labels)
-        return self.get(f"{histogram}_sum", **labels) / count if count else None
+        count = sum(value for _, value in self.matching(f"{histogram}_count", **labels))
+        total = sum(value for _, value in self.matching(f"{histogram}_sum", **labels))
+        return total / count if count else None

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -106,11 +107,14 @@ class ServerSpec:
         return [self.python, "-m", self.module, *flag_arguments({**own, **self.flags})]
 
     def environment(self) -> dict[str, str]:
-        """Returns the variables of the server's process."""
-        merged = {**os.environ, **{k: v for k, v in self.env.items() if v is not None}}
-        for name, value in self.env.items():
-            if value is None:
-                merged.pop(name, None)
+        """Returns the variables of the server's process.
+
+        Bytecode is written even where the caller switched that off: compiling the sources at
+        every start takes three processes far longer than loading the model does.
+        """
+        changes = {"PYTHONDONTWRITEBYTECODE": None, **self.env}
+        merged = {name: value for name, value in os.environ.items() if name not in changes}
+        merged |= {name: value for name, value in changes.items() if value is not None}
         before = [str(Path(folder).absolute()) for folder in self.pythonpath]
         if before:
             merged["PYTHONPATH"] = os.pathsep.join([*before, merged.get("PYTHONPATH", "")]).strip(
@@ -146,6 +150,12 @@ def marked_processes(mark: str) -> list[psutil.Process]:
     return found
 
 
+def _lives(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.Error):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False
+
+
 class Server:
     """A running (or stopped) server. Use as a context manager, or call :func:`serve`.
 
@@ -164,6 +174,8 @@ class Server:
         self.ready_s: float | None = None
         self._guard: subprocess.Popen[bytes] | None = None
         self._started_at = 0.0
+        self._scratch = ""
+        self._seen: set[psutil.Process] = set()
         self._http = requests.Session()
         self._http.trust_env = False  # a proxy setting must not divert loopback traffic
 
@@ -172,19 +184,29 @@ class Server:
     def start(self) -> Server:
         """Starts the process and returns at once; see :meth:`wait_ready`."""
         command = self.spec.command_line(self.port)
-        environment = {**self.spec.environment(), RUN_MARK: self.mark}
+        # Upstream leaves socket and metric files in the temporary folder; the guard removes
+        # this one. Compiled kernels stay where torch keeps them.
+        self._scratch = tempfile.mkdtemp(prefix="sglang-")
+        environment = {
+            "TORCHINDUCTOR_CACHE_DIR": f"{tempfile.gettempdir()}/torchinductor_{os.getuid()}",
+            **self.spec.environment(),
+            RUN_MARK: self.mark,
+            "TMPDIR": self._scratch,
+        }
         with self.log_path.open("wb") as log:
             log.write(f"$ {shlex.join(command)}\n".encode())
             log.flush()
             self._started_at = time.monotonic()
             self._guard = subprocess.Popen(
-                [sys.executable, "-I", str(GUARD), str(self.spec.grace_s), *command],
+                [sys.executable, "-I", str(GUARD), str(self.spec.grace_s), self._scratch, *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches us alone; we stop the server in order
             )
+        with contextlib.suppress(psutil.NoSuchProcess):
+            self._seen.add(psutil.Process(self._guard.pid))
         return self
 
     def wait_ready(self, report: Report = lambda line: None) -> Server:
@@ -214,6 +236,7 @@ class Server:
             self.stop()
             raise
         self.ready_s = time.monotonic() - self._started_at
+        self.processes()  # remembered, should the guard be killed
         report(f"{self.spec.name}: ready after {self.ready_s:.0f} s on {self.url}")
         return self
 
@@ -234,8 +257,19 @@ class Server:
         return self._guard.pid if self._guard else None
 
     def processes(self) -> list[psutil.Process]:
-        """Returns every live process of this server, known by a mark in its environment."""
-        return marked_processes(self.mark)
+        """Returns every live process of this server.
+
+        They descend from the guard. A process that the guard's death orphaned is known by a
+        mark in its environment, unless it overwrote that, as upstream's schedulers do with
+        their title; those are remembered from the time before.
+        """
+        for process in list(self._seen):  # the guard among them
+            with contextlib.suppress(psutil.NoSuchProcess):
+                self._seen |= set(process.children(recursive=True))
+        self._seen |= set(marked_processes(self.mark))
+        # psutil compares creation times, so a reused process id is not taken for ours.
+        self._seen = {process for process in self._seen if _lives(process)}
+        return sorted(self._seen, key=lambda process: process.pid)
 
     def stop(self) -> None:
         """Ends the server and everything it started; safe to call again."""
@@ -254,6 +288,7 @@ class Server:
             for process in self.processes():
                 with contextlib.suppress(psutil.Error):
                     process.send_signal(signal.SIGKILL)
+            shutil.rmtree(self._scratch, ignore_errors=True)
             self._http.close()
 
     def __enter__(self) -> Server:
