@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import textwrap
 import zipfile
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 from fork.cli import main
 from fork.dist_info import record_row, render_record
-from fork.fetch import CACHE_VARIABLE
+from fork.fetch import CACHE_VARIABLE, cache_dir
 from packaging.tags import sys_tags
 
 VERSION = "1.2.3"
@@ -138,6 +139,12 @@ class Checkout:
             f'[[wheel]]\nfile = "{wheel.name}"\nsha256 = "{sha256(wheel.read_bytes())}"\n'
         )
 
+    def cache(self, wheel: Path) -> None:
+        """Puts a wheel where `fetch` keeps it, so that a test does not wait for pip."""
+        kept = cache_dir() / sha256(wheel.read_bytes())[:16] / wheel.name
+        kept.parent.mkdir(parents=True)
+        shutil.copy(wheel, kept)
+
     def topic(self, name: str, *edits: str, listed: bool = True, head: str = "") -> None:
         """Writes a patch file; each edit is the TOML below `[[edit]]`, hash and all."""
         text = (
@@ -223,6 +230,7 @@ def checkout(
     (root / "patches" / "series").write_text("")
     made = Checkout(root, wheel, capsys)
     made.pin(VERSION, wheel)
+    made.cache(wheel)
     return made
 
 
