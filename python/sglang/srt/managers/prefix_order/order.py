@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from itertools import islice
 from typing import TYPE_CHECKING, Callable, Hashable, Optional
 
 from sglang.srt.managers.prefix_order.config import PrefixOrderConfig
@@ -109,9 +108,10 @@ class PrefixOrder:
         self._match_stale()
         self._age(clock)
         if not self.config.incremental and len(waiting_queue) > self._full_match_limit:
-            self._last = sorted(waiting_queue, key=lambda r: self._arrival_key(r))
+            self._last = sorted(waiting_queue, key=self._arrival_key)
         else:
-            self._last = self._order.requests()
+            # Read again only before the next change of the order.
+            self._last = self._order.requests
         waiting_queue[:] = self._last
         self._touch_first()
 
@@ -128,29 +128,26 @@ class PrefixOrder:
         # A request put back at the head (prefill retry) arrives before all.
         for req in reversed(diff.put_first):
             self._first_seq -= 1
-            self._add(req, self._first_seq, clock)
-        for req in diff.appended:
-            self._append(req, clock)
-        for req in diff.moved:
-            entry = self._entries[req]
-            if len(entry.tokens) != len(req.origin_input_ids) + len(req.output_ids):
+            self._add(req, self._first_seq, self._waiting_limit(req, clock, first=True))
+        for req in diff.tail:
+            entry = self._entries.get(req)
+            if entry is not None:
+                if len(entry.tokens) == len(req.origin_input_ids) + len(req.output_ids):
+                    continue
                 # It ran meanwhile and was retracted: a new stay.
                 self._drop(req)
-                self._append(req, clock)
+            self._add(req, self._next_seq, self._waiting_limit(req, clock))
+            self._next_seq += 1
 
-    def _append(self, req: Req, clock: int) -> None:
-        self._add(req, self._next_seq, clock)
-        self._next_seq += 1
-
-    def _add(self, req: Req, seq: int, clock: int) -> None:
+    def _add(self, req: Req, seq: int, deadline: Optional[int]) -> None:
         priority = (req.priority or 0) * self._priority_sign
         entry = Entry(req, seq, priority)
         if self._sibling_check >= 0 and len(entry.tokens) >= self._sibling_share:
             head = memoryview(entry.tokens)[: max(0, self._sibling_share)]
             entry.group = (entry.namespace, head.tobytes())
-        if self.config.aging != "off":
-            entry.deadline = self._waiting_limit(req, clock)
-            heapq.heappush(self._deadlines, (entry.deadline, seq))
+        if deadline is not None:
+            entry.deadline = deadline
+            heapq.heappush(self._deadlines, (deadline, seq))
         self._entries[req] = entry
         self._by_seq[seq] = entry
         if entry.volatile:
@@ -159,12 +156,17 @@ class PrefixOrder:
         self.watch.add_unmatched(entry)
         self._place(entry)
 
-    def _waiting_limit(self, req: Req, clock: int) -> int:
+    def _waiting_limit(self, req: Req, clock: int, first: bool = False) -> Optional[int]:
+        """The clock value from which ``req`` goes before those that came later."""
+        if self.config.aging == "off":
+            return None
         if self.config.aging == "tokens":
             # The request may have arrived some prefill batches before this call.
             start, ahead = req.arrival_processed_tokens, self._waiting_tokens
         else:
             start, ahead = clock, len(self._entries)
+        if first:
+            ahead = 0
         return start + self.config.aging_limit + int(self.config.aging_backlog * ahead)
 
     def _drop(self, req: Req) -> None:
@@ -188,7 +190,7 @@ class PrefixOrder:
             budget = self._budget
             if self.sweeping:
                 self.watch.mark_all("sweep")
-        line = islice(self._order, 2 * budget)
+        line = (self._entries[req] for req in self._order.requests[: 2 * budget])
         batch = {entry.seq: entry for entry in self.watch.take_stale(budget, line)}
         batch.update(self._volatile)
         # By arrival: a match may split or refresh nodes, and must do so alike

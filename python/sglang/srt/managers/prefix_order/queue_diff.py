@@ -18,14 +18,14 @@ T = TypeVar("T")
 class QueueDiff(NamedTuple):
     """What became of the last call's list.
 
-    ``moved`` are in both lists at places that do not line up: requests that ran
-    and came back between two calls (retracted), or were put elsewhere.
+    ``tail`` is what stands behind all that kept its place. Beside new requests
+    it may hold some of the last call: they ran and came back between two calls
+    (retracted), or were put elsewhere; these are not in ``removed``.
     """
 
     removed: list
     put_first: list
-    appended: list
-    moved: list
+    tail: list
 
 
 def diff_queue(
@@ -40,7 +40,7 @@ def diff_queue(
     while to < len(queue) and queue[to] not in known:
         to += 1
     if to == len(queue):
-        return QueueDiff(list(last), [], list(queue), [])
+        return QueueDiff(list(last), [], list(queue))
     put_first = list(queue[:to])
     removed: list[T] = []
     at = 0  # in last
@@ -52,13 +52,11 @@ def diff_queue(
             removed.append(last[at])
             at += 1
     removed.extend(last[at:])
-    appended = list(queue[to:])
-    moved = [item for item in appended if item in known]
-    if moved:
-        came_back = set(moved)
+    tail = list(queue[to:])
+    came_back = {item for item in tail if item in known}
+    if came_back:
         removed = [item for item in removed if item not in came_back]
-        appended = [item for item in appended if item not in came_back]
-    return QueueDiff(removed, put_first, appended, moved)
+    return QueueDiff(removed, put_first, tail)
 
 
 def _common_run(last: Sequence[T], at: int, queue: Sequence[T], to: int) -> int:

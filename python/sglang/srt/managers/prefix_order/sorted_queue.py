@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import TYPE_CHECKING, Iterator
+from typing import TYPE_CHECKING
 
 from sglang.srt.managers.prefix_order.entry import Entry, SortKey
 
@@ -13,21 +13,16 @@ if TYPE_CHECKING:
 
 
 class SortedQueue:
-    """Entries by ascending key, in two parallel lists.
+    """Requests by ascending key, in two parallel lists.
 
     One change costs a binary search and two moves inside flat arrays: some
     microseconds at thousands of entries, less than any linked structure here.
+    ``requests`` may be read, not changed.
     """
 
     def __init__(self) -> None:
         self._keys: list[SortKey] = []
-        self._entries: list[Entry] = []
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self._entries)
+        self.requests: list[Req] = []
 
     def place(self, entry: Entry, key: SortKey) -> None:
         """Give ``entry`` the key, moving it if it was in already."""
@@ -37,15 +32,12 @@ class SortedQueue:
             self.remove(entry)
         at = bisect_left(self._keys, key)
         self._keys.insert(at, key)
-        self._entries.insert(at, entry)
+        self.requests.insert(at, entry.req)
         entry.key = key
 
     def remove(self, entry: Entry) -> None:
         at = bisect_left(self._keys, entry.key)
-        assert self._entries[at] is entry, f"{entry.req.rid} is not at its key"
+        assert self.requests[at] is entry.req, f"{entry.req.rid} is not at its key"
         del self._keys[at]
-        del self._entries[at]
+        del self.requests[at]
         entry.key = None
-
-    def requests(self) -> list[Req]:
-        return [entry.req for entry in self._entries]
