@@ -12,10 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from packaging.tags import sys_tags
+
 from fork.cli import main
 from fork.dist_info import record_row, render_record
 from fork.fetch import CACHE_VARIABLE, cache_dir
-from packaging.tags import sys_tags
+from fork.repo import find_repo
+from fork.work import obtain
 
 VERSION = "1.2.3"
 SCHEDULER = '''\
@@ -78,11 +81,13 @@ Version: {version} is described here.
 
 
 def tag() -> str:
-    """The running interpreter's best tag, as a wheel's file name has it."""
-    return str(next(iter(sys_tags())))
+    """A tag like upstream's that fits the running interpreter."""
+    return next(str(tag) for tag in sys_tags() if tag.platform.startswith("manylinux_2_"))
 
 
-def write_release(folder: Path, version: str = VERSION, files: dict[str, str] | None = None) -> Path:
+def write_release(
+    folder: Path, version: str = VERSION, files: dict[str, str] | None = None
+) -> Path:
     """Writes a wheel of the made-up release, with one executable file, and gives its path."""
     info = f"sglang-{version}.dist-info"
     members = {
@@ -210,6 +215,11 @@ def make_release():
 
 
 @pytest.fixture
+def release_files() -> dict[str, str]:
+    return FILES
+
+
+@pytest.fixture
 def scheduler_source() -> str:
     return SCHEDULER
 
@@ -234,8 +244,11 @@ def checkout(
     return made
 
 
-def repository_root() -> Path:
-    return Path(__file__).resolve().parents[2]
+@pytest.fixture(scope="session")
+def release() -> Path:
+    """The real release this repository pins, unpacked in build/upstream; fetched if need be."""
+    repo = find_repo(Path(__file__).parent)
+    return obtain(repo, None, log=print)[2]
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from __future__ import annotations
 import textwrap
 
 import pytest
+
 from fork.anchors import SourceFile, resolve
 from fork.errors import ForkError
 from fork.patches import Edit

@@ -7,11 +7,12 @@ import ast
 import hashlib
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
 from fork.edits import apply_edits
 from fork.errors import ForkError, Problems
 from fork.patches import Edit
-from hypothesis import assume, given
-from hypothesis import strategies as st
 
 NAME = "sglang/x.py"
 SOURCE = b"def f(a):\n    a.b()\n    return a\n\n\ndef g():\n    pass\n"
@@ -201,7 +202,7 @@ def test_an_insertion_keeps_everything_else(
     assert without(ast.parse(result), "mark") == ast.dump(before)
     if not inside:
         previous, following = neighbours(after, target.removeprefix("call "))
-        assert "mark" == (previous if place == "before" else following)
+        assert (previous if place == "before" else following) == "mark"
 
 
 @given(modules(), st.sampled_from(["start", "end"]))
@@ -220,8 +221,11 @@ def test_order_of_edits_at_different_places_does_not_matter(
 ) -> None:
     source, names = module
     raw = source.encode()
-    chosen = data.draw(st.lists(st.sampled_from(names), unique=True, min_size=2, max_size=4)
-                       if len(names) > 1 else st.nothing())
+    chosen = data.draw(
+        st.lists(st.sampled_from(names), unique=True, min_size=2, max_size=4)
+        if len(names) > 1
+        else st.nothing()
+    )
     edits = [
         edit("f", "before", f"call {name}", f"mark_{name}()\n", raw, number)
         for number, name in enumerate(chosen, 1)

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from fork.errors import ForkError
 from fork.fetch import cache_dir, fetch, pin_for_interpreter
 from fork.repo import Upstream, WheelPin, find_repo
@@ -60,7 +61,9 @@ def test_pips_own_error_is_shown_when_there_is_nothing_to_download(checkout) -> 
     checkout.wheel.unlink()
     text = checkout.fails("fetch")
     assert "No matching distribution found for sglang==1.2.3" in text
-    assert "remedy: check the network and pip's index settings, or pass the file with --wheel" in text
+    assert (
+        "remedy: check the network and pip's index settings, or pass the file with --wheel" in text
+    )
 
 
 def test_a_file_that_is_no_zip_is_named(checkout) -> None:
@@ -89,9 +92,12 @@ def test_the_best_tag_wins() -> None:
     assert pin_for_interpreter(upstream, tags[1:]) is pins[0]
 
 
-def test_no_pip_is_said_plainly(checkout, monkeypatch) -> None:
+def test_no_pip_is_said_plainly(checkout, monkeypatch, tmp_path: Path) -> None:
     upstream = find_repo(checkout.root).upstream()
-    monkeypatch.setattr("sys.executable", "/bin/false")
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 'python: No module named pip' >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(python))
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ForkError, match="no pip found"):
         fetch(upstream, upstream.wheels[0])

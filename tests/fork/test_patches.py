@@ -6,6 +6,7 @@ from __future__ import annotations
 import tomllib
 
 import pytest
+
 from fork.errors import ForkError
 from fork.patches import parse_topic
 from fork.rehash import rehashed_text
@@ -65,7 +66,9 @@ def test_mistakes_name_the_file_and_what_is_allowed(text: str, problem: str) -> 
 
 def test_new_hashes_change_nothing_else() -> None:
     text = (
-        "# A comment.\n" + HEAD + EDIT.replace('sha256 = ""', 'sha256 = "old"  # note')
+        "# A comment.\n"
+        + HEAD
+        + EDIT.replace('sha256 = ""', 'sha256 = "old"  # note')
         + '\n[[edit]]\nfile = "sglang/b.py"\nin = ""\nat = "end"\n'
         + "lines = '''\n[[edit]]\nfile = 'no'\nsha256 = 'no'\n'''\n"
         + '[[edit]]\nin = "g"\nat = "end"\nfile = "sglang/c.py"\nlines = """\nx\n"""\nsha256 = "3"\n'

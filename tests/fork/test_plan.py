@@ -61,7 +61,11 @@ def test_every_problem_is_shown_and_nothing_is_written(checkout, make_edit) -> N
         (["sglang/srt/run.sh/x.py"], ["sglang/srt/run.sh/x.py"], "run.sh is a file upstream"),
         (["sglang/new", "sglang/new/a.py"], ["sglang/new/a.py"], "is claimed by topic 'one'"),
         (["sglang/absent"], [], "no such file or folder python/sglang/absent"),
-        (["sglang/new/a.py"], ["sglang/new/a.py", "sglang/new/b.py"], "no topic claims this file"),
+        (
+            ["sglang/new/a.py"],
+            ["sglang/new/a.py", "sglang/new/b.py"],
+            "python/sglang/new: no topic claims b.py",
+        ),
     ],
 )
 def test_added_modules(checkout, modules: list[str], files: list[str], problem: str) -> None:

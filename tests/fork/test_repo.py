@@ -7,6 +7,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from fork.errors import ForkError
 from fork.repo import find_repo, parse_upstream, render_upstream
 

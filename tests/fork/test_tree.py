@@ -19,9 +19,7 @@ print([e.name for e in m.distribution("sglang").entry_points])
 
 @pytest.fixture
 def tree(checkout, make_edit, tmp_path: Path) -> Path:
-    checkout.topic(
-        "one", make_edit(), head='modules = ["sglang/srt/new", "sglang/srt/single.py"]'
-    )
+    checkout.topic("one", make_edit(), head='modules = ["sglang/srt/new", "sglang/srt/single.py"]')
     checkout.module("sglang/srt/new/__init__.py")
     checkout.module("sglang/srt/single.py")
     path = tmp_path / "trees" / "dev"

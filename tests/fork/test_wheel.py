@@ -12,6 +12,7 @@ from email.parser import BytesParser
 from pathlib import Path
 
 import pytest
+
 from fork import backend
 
 INFO = "sglang-1.2.3+opt.7.dist-info"
@@ -171,6 +172,4 @@ def test_a_wheel_of_another_version_is_refused(checkout, make_release) -> None:
         for name, text in members.items():
             archive.writestr(name, text.replace(b"\nVersion: 1.2.4", b"\nVersion: 1.2.9"))
     checkout.pin("1.2.4", path)
-    assert "METADATA has 0 lines 'Version: 1.2.4'" in checkout.fails(
-        "build", "--wheel", str(path)
-    )
+    assert "METADATA has 0 lines 'Version: 1.2.4'" in checkout.fails("build", "--wheel", str(path))

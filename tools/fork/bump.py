@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from urllib.parse import unquote
 
 from fork.anchors import SourceFile, resolve
 from fork.edits import apply_edits, sha256_of
@@ -27,6 +30,7 @@ from fork.wheel import pristine_dir, unpack
 UNCHANGED, MOVED, FAILED = "unchanged", "moved", "failed"
 # Wheels of later releases may ask for another glibc than today's manylinux_2_34.
 _GLIBC_MINORS = range(17, 46)
+_LINUX = re.compile(r"manylinux(_\d+_\d+|\d+)_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +55,15 @@ def find_wheels(current: Upstream, version: str, log: Log) -> Upstream:
     Raises:
         ForkError: the index has no wheel of `version` for any of them.
     """
+    with ThreadPoolExecutor(max_workers=3) as pool:
+        answers = list(pool.map(lambda pin: _ask_index(current.name, version, pin), current.wheels))
     pins = []
-    for pin in current.wheels:
-        python_tag, _, platform = pin.tags.split("-")
-        machine = platform.split("_", 3)[3]
-        if found := _ask_index(current.name, version, python_tag, machine):
+    for pin, found in zip(current.wheels, answers, strict=True):
+        if found:
             pins.append(found)
             log(f"{found.file} sha256 {found.sha256}")
         else:
-            log(f"{version} has no wheel for {python_tag} on {machine}")
+            log(f"{version} has no wheel for {pin.tags}")
     if not pins:
         raise ForkError(
             f"the package index has no wheel of {current.name} {version}",
@@ -68,7 +72,9 @@ def find_wheels(current: Upstream, version: str, log: Log) -> Upstream:
     return Upstream(current.name, version, "opt.1", tuple(pins))
 
 
-def _ask_index(name: str, version: str, python_tag: str, machine: str) -> WheelPin | None:
+def _ask_index(name: str, version: str, like: WheelPin) -> WheelPin | None:
+    python_tag, _, platform = like.tags.split("-")
+    machine = _LINUX.sub("", platform.split(".")[0])
     platforms = [f"manylinux_2_{minor}_{machine}" for minor in _GLIBC_MINORS]
     try:
         with tempfile.TemporaryDirectory() as scratch:
@@ -84,7 +90,9 @@ def _ask_index(name: str, version: str, python_tag: str, machine: str) -> WheelP
             return None
         raise
     info = json.loads(report)["install"][0]["download_info"]
-    return WheelPin(info["url"].rsplit("/", 1)[1], info["archive_info"]["hashes"]["sha256"])
+    return WheelPin(
+        unquote(info["url"].rsplit("/", 1)[1]), info["archive_info"]["hashes"]["sha256"]
+    )
 
 
 def compare(repo: Repo, old: Path, new: Path, topics: Sequence[Topic]) -> list[Outcome]:

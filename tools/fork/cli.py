@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="pin the release although some edits fail; theirs keep their old hashes",
     )
-    for command in (check, tree):
+    for command in (check, tree, bump):
         command.add_argument(
             "--also",
             action="append",
@@ -171,7 +171,7 @@ def _export(repo: Repo, options: argparse.Namespace) -> None:
 
 def _bump(repo: Repo, options: argparse.Namespace) -> None:
     current, _, old = obtain(repo, None, log=say)
-    topics = select_topics(repo)
+    topics = select_topics(repo, options.also)
     make_plan(repo, current, old, topics)  # a series that is broken already says so here
     target = find_wheels(current, options.version, say)
     outcomes = compare(repo, old, unpack_release(repo, target, options.wheel, say), topics)

@@ -137,25 +137,24 @@ def run_pip(*arguments: str) -> str:
     if found := shutil.which("pip", path=clean.get("PATH")):
         tries.append(([found], clean))
     for command, env in tries:
-        probe = subprocess.run([*command, "--version"], env=env, capture_output=True, check=False)
-        if probe.returncode == 0:
+        done = subprocess.run(
+            [*command, "--disable-pip-version-check", *arguments],
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if not done.returncode:
+            return done.stdout
+        if "No module named pip" not in done.stderr:
             break
     else:
         raise ForkError(
             "no pip found to download with",
             remedy="install pip into this environment, or pass the file with --wheel",
         )
-    done = subprocess.run(
-        [*command, "--disable-pip-version-check", *arguments],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
+    tail = "\n    ".join(done.stderr.strip().splitlines()[-6:])
+    raise ForkError(
+        f"`pip {' '.join(arguments)}` failed:\n    {tail}",
+        remedy="check the network and pip's index settings, or pass the file with --wheel",
     )
-    if done.returncode:
-        tail = "\n    ".join(done.stderr.strip().splitlines()[-6:])
-        raise ForkError(
-            f"`pip {' '.join(arguments)}` failed:\n    {tail}",
-            remedy="check the network and pip's index settings, or pass the file with --wheel",
-        )
-    return done.stdout

@@ -64,15 +64,19 @@ def check_listed(repo: Repo, topics: Sequence[Topic]) -> None:
         for name in unlisted(repo, names)
     ]
     modules = [module for topic in topics for module in topic.modules]
+    stray: dict[str, list[str]] = defaultdict(list)
     for path in python_files(repo):
         if not any(path == module or path.startswith(f"{module}/") for module in modules):
-            problems.append(
-                ForkError(
-                    "no topic claims this file",
-                    where=f"python/{path}",
-                    remedy="add it, or the package it is in, to `modules` of its patch",
-                )
-            )
+            folder, _, name = path.rpartition("/")
+            stray[folder].append(name)
+    problems += [
+        ForkError(
+            f"no topic claims {', '.join(names)}",
+            where=f"python/{folder}",
+            remedy="add the package, or each file, to `modules` of its patch",
+        )
+        for folder, names in stray.items()
+    ]
     raise_all(problems)
 
 
