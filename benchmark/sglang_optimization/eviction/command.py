@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import logging
 from typing import Any
@@ -154,11 +155,14 @@ def run_replays(
         for capacity in _capacities(options, trace)
     ]
     real = _with_baseline([policy for policy in chosen if not policy.is_optimum])
+    # What the imports made stays: collecting it again before each replay takes seconds.
+    gc.freeze()
     rows = []
     with progress.steps(len(cells) * (len(real) + 1)) as bar:
         for trace, capacity in cells:
             for policy in real:
                 bar.start(f"{trace.name}, {capacity:,} blocks: {policy.name}")
+                gc.collect()
                 try:
                     outcome = replay(trace, policy, capacity, options.page_size)
                 except (TypeError, ValueError, RuntimeError) as error:

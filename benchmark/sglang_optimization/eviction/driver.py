@@ -16,7 +16,6 @@ A request whose blocks exceed the pool is rejected, as a server rejects it.
 
 from __future__ import annotations
 
-import gc
 import time
 from array import array
 from dataclasses import dataclass, field
@@ -92,7 +91,7 @@ class Replay:
         self.capacity = capacity
         self.block_tokens = block_tokens
         self.page_size = page_size
-        self.hooks: Hooks = make_hooks(policy, capacity, block_tokens)
+        self.hooks: Hooks = make_hooks(policy, capacity, block_tokens, page_size)
         self.cache = make_cache(
             capacity=capacity,
             page_size=page_size,
@@ -111,7 +110,6 @@ class Replay:
         Raises:
             AssertionError: the replay left a lock, lost slots, or broke the tree.
         """
-        gc.collect()
         for request in trace.requests:
             self.serve(request)
         self.check()

@@ -78,20 +78,28 @@ class ReferenceHooks(Hooks):
         return int(self._strategy.state_bytes())
 
 
-class AdaptiveHooks(Hooks):
-    """Tells our policy about admission and completion, as the scheduler does."""
+class FeatureHooks(Hooks):
+    """Translates tree tokens for our policies; one of them stands for a whole block."""
 
     # The policy's size classes count blocks of this many tokens.
     CLASS_BLOCK_TOKENS = 512
 
-    def __init__(self, policy: Policy, block_tokens: int):
+    def __init__(self, policy: Policy, block_tokens: int, page_size: int):
         super().__init__(policy)
         self._block_tokens = block_tokens
-        self._adaptive: Any = None
+        self._page_size = page_size
 
     def config(self) -> dict[str, Any]:
+        if self._policy.eviction_policy == "lru":
+            return {"trim_tokens": self._page_size, **self._policy.config}
         tree_tokens = max(1, self.CLASS_BLOCK_TOKENS // self._block_tokens)
         return {"block_tokens": tree_tokens, **self._policy.config}
+
+
+class AdaptiveHooks(FeatureHooks):
+    """Tells our policy about admission and completion, as the scheduler does."""
+
+    _adaptive: Any = None
 
     def attach(self, cache: Any) -> None:
         from sglang.srt.mem_cache.adaptive_eviction import find_policy
@@ -114,10 +122,14 @@ class AdaptiveHooks(Hooks):
         return dict(self._adaptive.report())
 
 
-def make_hooks(policy: Policy, capacity: int, block_tokens: int) -> Hooks:
+def make_hooks(
+    policy: Policy, capacity: int, block_tokens: int, page_size: int
+) -> Hooks:
     """The hooks that ``policy`` needs."""
     if policy.reference is not None:
         return ReferenceHooks(policy, capacity, block_tokens)
-    if policy.eviction_policy == "adaptive":
-        return AdaptiveHooks(policy, block_tokens)
+    if policy.config.get("mode") == "learned":
+        return AdaptiveHooks(policy, block_tokens, page_size)
+    if policy.ours:
+        return FeatureHooks(policy, block_tokens, page_size)
     return Hooks(policy)

@@ -50,6 +50,7 @@ class Policy:
         config: configuration given to the cache.
         reference: builds the strategy object for a capacity and block size.
         node_fields: numbers kept on each node (upstream policies).
+        ours: whether it is one of this fork's, which know what a block is.
     """
 
     name: str
@@ -58,6 +59,7 @@ class Policy:
     config: dict[str, Any] = field(default_factory=dict)
     reference: Callable[[int, int], Any] | None = None
     node_fields: int | None = None
+    ours: bool = False
 
     @property
     def is_optimum(self) -> bool:
@@ -116,9 +118,10 @@ def _policy(name: str, configs: dict[str, dict[str, Any]]) -> Policy:
 
 def _ours(base: str, config: dict[str, Any] | None) -> Policy:
     if base == "lru-trim":
-        return Policy(base, "python", "lru", {"trim": True, "index": True, **(config or {})})
+        config = {"trim": True, "index": True, **(config or {})}
+        return Policy(base, "python", "lru", config, ours=True)
     mode = {"adaptive": "learned"}.get(base, base)
-    return Policy(base, "python", "adaptive", {"mode": mode, **(config or {})})
+    return Policy(base, "python", "adaptive", {"mode": mode, **(config or {})}, ours=True)
 
 
 def _reference(base: str) -> Callable[[int, int], Any]:

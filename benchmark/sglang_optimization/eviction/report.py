@@ -16,6 +16,8 @@ from .trace import Trace
 
 Row = dict[str, Any]
 LEAST_CAPACITIES_FOR_EQUIVALENT = 5
+# Below this difference of hit ratios a share of the gap is noise (a few blocks).
+LEAST_GAP = 0.005
 
 COLUMNS = (
     Column("capacity", "blocks", number(0)),
@@ -103,8 +105,8 @@ def complete(rows: Sequence[Row]) -> None:
 
 
 def gap_closed(hit: float, lru: float | None, best: float | None) -> float | None:
-    """Share of the way from LRU to the optimum; None where there is no way to go."""
-    if lru is None or best is None or best - lru < 1e-9:
+    """Share of the way from LRU to the optimum; None where the way is too short."""
+    if lru is None or best is None or best - lru < LEAST_GAP:
         return None
     return (hit - lru) / (best - lru)
 

@@ -100,16 +100,12 @@ def scan_pollution(rng: random.Random, count: int) -> Iterator[Request]:
     offset = 1 << 40
     made = 0
     for chat in chats:
-        if made % 200 >= 160:
+        if made % 100 >= 60:
             document = tuple(offset + b for b in blocks.fresh(rng.randint(20, 60)))
             yield Request(chat.arrival_s, document, (), rng.randint(20, 120))
             made += 1
-        if made >= count:
-            return
         yield chat
         made += 1
-        if made >= count:
-            return
 
 
 def phase_shift(rng: random.Random, count: int) -> Iterator[Request]:
