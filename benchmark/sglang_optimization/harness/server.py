@@ -228,7 +228,7 @@ class Server:
                 if now > deadline:
                     raise self.error(f"not ready after {self.spec.ready_timeout_s:g} s")
                 if now >= next_report:
-                    last = (self.log_tail(1) or [""])[0]
+                    last = (self.log_tail(1) or [""])[0].strip()[:100]
                     report(f"{self.spec.name}: starting, {now - self._started_at:.0f} s: {last}")
                     next_report = now + 5.0
                 time.sleep(0.2)

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures for every test: small models and servers that tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from harness import Server
+from support.servers import ServerPool
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """Returns the root of this checkout."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def tiny_model() -> Path:
+    """Returns a two-layer random Llama model in float32, cached under build/models."""
+    from models import tiny  # imports torch, which most tests do without
+
+    return tiny.ensure()
+
+
+@pytest.fixture(scope="session")
+def server_pool(request: pytest.FixtureRequest) -> Iterator[ServerPool]:
+    """Returns what starts servers on demand; all are stopped at the end of the session."""
+    pool = ServerPool(lambda: request.getfixturevalue("tiny_model"), ROOT / "build" / "logs")
+    try:
+        yield pool
+    finally:
+        pool.stop()
+
+
+@pytest.fixture(scope="session")
+def serve_with(server_pool: ServerPool) -> Callable[..., Server]:
+    """Returns ``serve_with({"flag": value, ...}, model=..., env=...)``, see ``ServerPool.get``.
+
+    Mark tests that use it ``e2e``; put those with equal flags next to each other.
+    """
+    return server_pool.get
