@@ -1,0 +1,356 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Full-attention component that evicts through an incremental index.
+
+It replaces the base component's selection, on the device and on the host, and
+leaves everything else to it. It stands on four of its seams: the eviction walk,
+the notice of a split, the notice of a removal, and the hooks around caching a
+request, which bring new nodes and the end of a request.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Optional
+
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
+from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
+from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
+
+from .class_index import ClassIndex, LeafKey
+from .config import AdaptiveConfig, TrimConfig
+from .metrics import EvictionMetrics
+from .policy import LearnedPolicy
+from .records import CLASS_MASK
+from .request_touch import request_finished, touch_of
+from .static_index import StaticIndex
+from .strategy import AdaptiveStrategy, IndexedStrategy
+from .weighted import WeightedPolicy
+
+if TYPE_CHECKING:
+    from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult
+    from sglang.srt.mem_cache.cache_init_params import CacheInitParams
+    from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
+    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+
+_FULL = ComponentType.FULL
+
+
+class IndexedFullComponent(FullComponent):
+    """FULL component with incremental selection and tail trimming.
+
+    Subclasses supply the indexes. ``eviction_goal`` is what the caller of the
+    running walk asked for, in tokens; a walk towards an allocator target may be
+    given a larger quota than it needs.
+    """
+
+    trim: TrimConfig
+
+    def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
+        super().__init__(cache, params)
+        self.eviction_goal = 0
+        self._device_index: Any = None
+        self._host_index: Any = None
+
+    # ---- set-up ----
+
+    def _new_index(self) -> ClassIndex | StaticIndex:
+        raise NotImplementedError
+
+    def _attached(self) -> None:
+        """The tree is empty and the indexes are new."""
+
+    def reset_session_state(self) -> None:
+        super().reset_session_state()
+        # The cache calls this after each reset of the tree, which replaced the
+        # leaf sets by plain ones.
+        self._attach()
+
+    def _attach(self) -> None:
+        tree = self.tree_core
+        self._device_index = self._new_index()
+        self._host_index = self._new_index()
+        self._attached()
+        for name, index in (
+            ("evictable_device_leaves", self._device_index),
+            ("evictable_host_leaves", self._host_index),
+        ):
+            present = sorted(getattr(tree, name), key=lambda node: node.id)
+            setattr(tree, name, index.leaves)
+            for node in present:
+                index.leaves.add(node)
+
+    def _protection(self, node: UnifiedTreeNode) -> int:
+        """Session references of a leaf; more of them are evicted later."""
+        return node.component_data[_FULL].session_ref
+
+    def _leaf_changed(self, node: Optional[UnifiedTreeNode]) -> None:
+        root = self.tree_core.root_node
+        while node is not None and node is not root:
+            self._reorder(node)
+            node = node.parent
+
+    def _reorder(self, node: UnifiedTreeNode) -> None:
+        """The node's place among the leaves may have changed."""
+        self._device_index.leaves.changed(node)
+        self._host_index.leaves.changed(node)
+
+    def _dec_session_coverage(self, session_id: str, leaf: UnifiedTreeNode) -> None:
+        super()._dec_session_coverage(session_id, leaf)
+        self._leaf_changed(leaf)
+
+    def _advance_session_coverage(self, session_id, leaf, old_ancestor) -> None:
+        super()._advance_session_coverage(session_id, leaf, old_ancestor)
+        self._leaf_changed(leaf)
+
+    def _recede_session_coverage(self, session_id, leaf, fallback) -> None:
+        super()._recede_session_coverage(session_id, leaf, fallback)
+        self._leaf_changed(leaf)
+
+    # ---- eviction ----
+
+    def _tail_tokens(self, node: UnifiedTreeNode) -> int:
+        """Tokens at the end of a leaf that the index values alike."""
+        return len(node.key)
+
+    def _trimmed(self, node: UnifiedTreeNode, need: int, cache_actions: list):
+        """Cut ``need`` tokens off the leaf's end; returns the part to evict.
+
+        The tail keeps the node's id. A split counts as no access, so both parts
+        keep the leaf's recency.
+        """
+        if not self.trim.trim:
+            return node
+        page_size = self.tree_core.page_size
+        take = max(need, self.trim.trim_tokens)
+        take = min(-(-take // page_size) * page_size, self._tail_tokens(node))
+        length = len(node.key)
+        if take >= length:
+            return node
+        recency = node.last_access_time
+        head, action = self.tree_core._split_node(node.key, node, length - take)
+        head.last_access_time = node.last_access_time = recency
+        if action is not None:
+            cache_actions.append(action)
+        return node
+
+    def _evict_device_start(self, request_cnt: int) -> None:
+        if self.tree_core.evictable_device_leaves is not self._device_index.leaves:
+            self._attach()
+        self._evict_device_request_cnt = request_cnt
+        self._device_index.begin()
+
+    def _evict_device_next_node(
+        self, tracker, device_frees, host_frees, cache_actions
+    ) -> Optional[int]:
+        freed = tracker[_FULL]
+        if freed >= self._evict_device_request_cnt:
+            return None
+        node = self._device_index.pick()
+        if node is None:
+            return None
+        goal = self.eviction_goal or self._evict_device_request_cnt
+        return self._trimmed(node, goal - freed, cache_actions).id
+
+    def _evict_device_end(self) -> None:
+        self.eviction_goal = 0
+        self._device_index.end()
+
+    def drive_host_eviction(
+        self, num_tokens, tracker, device_frees, host_frees, cache_actions
+    ) -> None:
+        index = self._host_index
+        if self.tree_core.evictable_host_leaves is not index.leaves:
+            self._attach()
+            index = self._host_index
+        index.begin()
+        try:
+            while tracker[_FULL] < num_tokens:
+                node = index.pick()
+                if node is None:
+                    break
+                need = num_tokens - tracker[_FULL]
+                self.tree_core._evict_host_leaf(
+                    self._trimmed(node, need, cache_actions),
+                    tracker,
+                    device_frees,
+                    host_frees,
+                    cache_actions=cache_actions,
+                )
+        finally:
+            index.end()
+
+
+class StaticFullComponent(IndexedFullComponent):
+    """An upstream policy on the incremental index (``index``, ``trim``)."""
+
+    def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
+        super().__init__(cache, params)
+        self._sessions = params.enable_session_radix_cache
+
+    def _attached(self) -> None:
+        strategy = self.tree_core.eviction_strategy
+        assert isinstance(strategy, IndexedStrategy)
+        self.trim = strategy.config.trim
+
+    def _new_index(self) -> StaticIndex:
+        priority = self.tree_core.eviction_strategy.get_priority
+        if not self._sessions:
+            return StaticIndex(priority)
+        return StaticIndex(lambda node: (self._protection(node), priority(node)))
+
+
+class WeightedFullComponent(IndexedFullComponent):
+    """``adaptive`` in its weighted mode."""
+
+    def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
+        super().__init__(cache, params)
+        self._allocator = params.token_to_kv_pool_allocator
+        self._page_size = params.page_size
+        self._weighted: Optional[WeightedPolicy] = None
+
+    def _new_index(self) -> StaticIndex:
+        return StaticIndex(self._rank)
+
+    def _rank(self, node: UnifiedTreeNode) -> tuple[int, float]:
+        return self._protection(node), self._weighted.score(node)
+
+    def _attached(self) -> None:
+        strategy = self.tree_core.eviction_strategy
+        assert isinstance(strategy, AdaptiveStrategy)
+        self.trim = strategy.config.trim
+        self._weighted = WeightedPolicy(
+            strategy.config, self._page_size, self._allocator
+        )
+        strategy.rank = self._weighted.score
+
+    def commit_insert_component_data(
+        self, node, is_new_leaf, params, result, cache_actions
+    ) -> None:
+        if is_new_leaf:
+            self._weighted.on_insert(node)
+
+    def redistribute_on_node_split(self, new_parent, child) -> None:
+        super().redistribute_on_node_split(new_parent, child)
+        self._weighted.on_split(new_parent, child)
+
+    def _evict_device_start(self, request_cnt: int) -> None:
+        super()._evict_device_start(request_cnt)
+        self._weighted.renew_scales(self._device_index, self._host_index)
+
+
+class LearnedFullComponent(IndexedFullComponent):
+    """``adaptive`` in its learned mode."""
+
+    def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
+        super().__init__(cache, params)
+        self._allocator = params.token_to_kv_pool_allocator
+        self._page_size = params.page_size
+        self._metrics: Optional[EvictionMetrics] = None
+        self._started = 0.0
+        self.reuse_policy: Optional[LearnedPolicy] = None
+
+    def _attached(self) -> None:
+        strategy = self.tree_core.eviction_strategy
+        assert isinstance(strategy, AdaptiveStrategy)
+        config: AdaptiveConfig = strategy.config
+        self.trim = config.trim
+        if self.reuse_policy is None:
+            self.reuse_policy = LearnedPolicy(config, self._page_size, self._allocator)
+        policy = self.reuse_policy
+        policy.indexes = (("device", self._device_index), ("host", self._host_index))
+        policy.reset(self.tree_core)
+        strategy.rank = self._rank
+        # Bound once: the index asks for these at every comparison.
+        store = policy.store
+        self._seqs, self._classes, self._times = store.seq, store.cls, store.time
+
+    # ---- selection ----
+
+    def _new_index(self) -> ClassIndex:
+        return ClassIndex(self._key_of, self._value_of)
+
+    def _value_of(self, cls: int, touched: float) -> float:
+        return self.reuse_policy.value(cls, touched)
+
+    def _key_of(self, node: UnifiedTreeNode) -> LeafKey:
+        record = node.reuse_record
+        if record is None:
+            record = self.reuse_policy.record_of(node)
+        slot = record.runs[-1]
+        return (
+            (node.component_data[_FULL].session_ref, record.priority),
+            self._classes[slot] & CLASS_MASK,
+            self._seqs[slot],
+            self._times[slot],
+        )
+
+    def _rank(self, node: UnifiedTreeNode) -> tuple:
+        group, cls, seq, touched = self._key_of(node)
+        return group, self.reuse_policy.value(cls, touched), seq
+
+    def _reorder(self, node: UnifiedTreeNode) -> None:
+        self.reuse_policy.reorder(node)
+
+    def _tail_tokens(self, node: UnifiedTreeNode) -> int:
+        return self.reuse_policy.tail_tokens(node)
+
+    def _evict_device_start(self, request_cnt: int) -> None:
+        self._started = time.perf_counter()
+        super()._evict_device_start(request_cnt)
+
+    def _evict_device_end(self) -> None:
+        super()._evict_device_end()
+        seconds = time.perf_counter() - self._started
+        self.reuse_policy.eviction_seconds += seconds
+        collector = self.cache.metrics_collector
+        if collector is not None:
+            if self._metrics is None:
+                self._metrics = EvictionMetrics(collector.labels)
+            self._metrics.observe(self.reuse_policy, seconds)
+
+    # ---- what the tree reports ----
+
+    def redistribute_on_node_split(self, new_parent, child) -> None:
+        super().redistribute_on_node_split(new_parent, child)
+        self.reuse_policy.on_split(new_parent, child)
+
+    def discard_deleted_session_leaf(self, node: UnifiedTreeNode) -> None:
+        # Every removal from the tree comes through here.
+        super().discard_deleted_session_leaf(node)
+        self.reuse_policy.on_remove(node)
+
+    def evict_component(
+        self, node, device_frees, host_frees, cache_actions, target=EvictLayer.DEVICE
+    ) -> tuple[int, int]:
+        device, host = super().evict_component(
+            node, device_frees, host_frees, cache_actions, target
+        )
+        if device:
+            self.reuse_policy.on_evicted(node, "device", device)
+        if host:
+            self.reuse_policy.on_evicted(node, "host", host)
+        return device, host
+
+    def commit_insert_component_data(
+        self, node, is_new_leaf, params: InsertParams, result, cache_actions
+    ) -> None:
+        self.reuse_policy.on_insert(node, params.key, params.priority)
+
+    # ---- what the cache reports about requests ----
+
+    def prepare_for_caching_req(
+        self, req, insert_params, token_ids_len: int, is_finished: bool
+    ) -> Optional[int]:
+        self.reuse_policy.current = touch_of(self.reuse_policy, req)
+        return None
+
+    def cleanup_after_caching_req(
+        self,
+        req,
+        is_finished: bool,
+        insert_result: Optional[InsertResult] = None,
+        insert_params: Optional[InsertParams] = None,
+    ) -> None:
+        if is_finished:
+            request_finished(self.reuse_policy, req)
+        self.reuse_policy.current = None
