@@ -113,10 +113,35 @@ class SharedProposer {
   sam::Proposer proposer_;
 };
 
-// The automaton by itself, for tests and for exploring: one text, all suffix states of a query.
+// [(k, N, {token: share}), ...] shortest context first, for the suffixes of `query`.
+template <typename Index>
+nb::list match(const Index& index, const Tokens& query, uint32_t ahead) {
+  if (ahead != 1 && ahead != 2) throw std::invalid_argument("ahead must be 1 or 2");
+  uint32_t context[sam::kMaxDepth];
+  uint32_t n = 0;
+  for (size_t i = query.size(); i-- > 0 && n < sam::kMaxDepth;) context[n++] = static_cast<uint32_t>(query.data()[i]);
+  sam::Chain chain;
+  index.match(context, n, chain);
+  nb::list out;
+  for (uint32_t i = 0; i < chain.size; ++i) {
+    sam::Successors next;
+    index.read(chain.at[i].ref, ahead, next);
+    nb::dict shares;
+    for (uint32_t j = 0; j < next.size; ++j) shares[nb::int_(next.token[j])] = next.share[j];
+    out.append(nb::make_tuple(chain.at[i].k, next.count, shares));
+  }
+  return out;
+}
+
+uint32_t checked_depth(uint32_t depth) {
+  if (depth < 1 || depth > sam::kMaxDepth) throw std::invalid_argument("depth must be between 1 and 32");
+  return depth;
+}
+
+// The two automata by themselves, for tests and for exploring.
 class Automaton {
  public:
-  explicit Automaton(uint32_t depth) : index_(depth, true) {}
+  explicit Automaton(uint32_t depth) : index_(checked_depth(depth), true) {}
 
   void extend(Tokens tokens) {
     for (size_t i = 0; i < tokens.size(); ++i) {
@@ -124,32 +149,32 @@ class Automaton {
       index_.append(token < 0 || token >= sam::kSeparator ? sam::kSeparator : static_cast<uint32_t>(token));
     }
   }
-
-  // [(k, N, {token: share}), ...] shortest context first, for the suffixes of `query`.
-  nb::list match(Tokens query, uint32_t ahead) const {
-    if (ahead != 1 && ahead != 2) throw std::invalid_argument("ahead must be 1 or 2");
-    uint32_t context[sam::kMaxDepth];
-    uint32_t n = 0;
-    for (size_t i = query.size(); i-- > 0 && n < sam::kMaxDepth;) context[n++] = static_cast<uint32_t>(query.data()[i]);
-    sam::Chain chain;
-    index_.match(context, n, chain);
-    nb::list out;
-    for (uint32_t i = 0; i < chain.size; ++i) {
-      sam::Successors next;
-      index_.read(chain.at[i].ref, ahead, next);
-      nb::dict shares;
-      for (uint32_t j = 0; j < next.size; ++j) shares[nb::int_(next.token[j])] = next.share[j];
-      out.append(nb::make_tuple(chain.at[i].k, index_.occurrences(chain.at[i].ref), shares));
-    }
-    return out;
-  }
-
+  nb::list match(Tokens query, uint32_t ahead) const { return ::match(index_, query, ahead); }
   size_t tokens() const { return index_.tokens(); }
   size_t states() const { return index_.states(); }
   size_t bytes() const { return index_.bytes(); }
 
  private:
   sam::OwnIndex index_;
+};
+
+class SharedAutomaton {
+ public:
+  explicit SharedAutomaton(uint32_t depth) : index_(checked_depth(depth), true) {}
+
+  // Returns the new end of the text that ended at `end` (-1: a new text).
+  int64_t append(int64_t end, int64_t token) {
+    if (end < -1 || end >= static_cast<int64_t>(index_.tokens())) throw std::out_of_range("end is not a position");
+    if (token < 0 || token >= sam::kSeparator) throw std::out_of_range("token is not an id");
+    return index_.append(end < 0 ? sam::kNone : static_cast<uint32_t>(end), static_cast<uint32_t>(token));
+  }
+  nb::list match(Tokens query, uint32_t ahead) const { return ::match(index_, query, ahead); }
+  size_t tokens() const { return index_.tokens(); }
+  size_t states() const { return index_.states(); }
+  size_t bytes() const { return index_.bytes(); }
+
+ private:
+  sam::SharedIndex index_;
 };
 
 }  // namespace
@@ -193,4 +218,12 @@ NB_MODULE(_sam, m) {
       .def_prop_ro("tokens", &Automaton::tokens)
       .def_prop_ro("states", &Automaton::states)
       .def_prop_ro("bytes", &Automaton::bytes);
+
+  nb::class_<SharedAutomaton>(m, "SharedAutomaton")
+      .def(nb::init<uint32_t>(), "depth"_a)
+      .def("append", &SharedAutomaton::append, "end"_a, "token"_a)
+      .def("match", &SharedAutomaton::match, "query"_a, "ahead"_a)
+      .def_prop_ro("tokens", &SharedAutomaton::tokens)
+      .def_prop_ro("states", &SharedAutomaton::states)
+      .def_prop_ro("bytes", &SharedAutomaton::bytes);
 }

@@ -12,31 +12,37 @@ constexpr uint32_t kSkipLength = 8;
 constexpr float kFirstGuess = 1e-4f;      // probability of a token that no context lists
 constexpr float kDiscount = 0.9f;         // estimates are multiplied by it when paths are compared
 constexpr float kMaxProbability = 0.995f;
-constexpr float kNegligible = 2e-3f;      // mass left to weaker contexts at which `fast` stops
+// Mass left to weaker contexts at which blending stops.
+constexpr float kNegligible = 5e-3f;  // fast
+constexpr float kFaint = 1e-3f;       // full
 
-// Strength of a context, times 100; weaker contexts are blended first.
-int strength(Source source, int k) {
-  switch (source) {
-    case kOwn0: return -100;
-    case kShared0: return -99;
-    case kSharedSkip: return -40 + 10 * k;
-    case kOwnSkip: return -30 + 10 * k;
-    case kShared: return 100 * k;
-    case kOwn: return 100 * k + 50;
-    case kSharedGap: return 150;
-    default: return 151;
+// Half the binary logarithm of 1 + k.
+struct HalfLog {
+  float at[kMaxDepth + 1];
+  HalfLog() {
+    for (int k = 0; k <= kMaxDepth; ++k) at[k] = 0.5f * log2_fast(1.0f + static_cast<float>(k));
   }
+};
+const HalfLog kHalfLog;
+
+// States of skip contexts: those of up to 8 tokens, the last of which may hold longer ones.
+uint32_t skip_states(const Chain& chain) {
+  uint32_t n = 0;
+  while (n < chain.size && chain.at[n++].k < kSkipLength) {
+  }
+  return n;
 }
 
 }  // namespace
 
 void RecentTokens::append(uint32_t token) {
   ++count_;
+  stale_ = true;
   uint32_t i = 0;
   while (i < size_ && items_[i].token != token) ++i;
   Item item{token, 1.0f, count_};
   if (i < size_) {
-    item.weight += items_[i].weight * exp2_fast(-0.00723157f * static_cast<float>(count_ - items_[i].tick));
+    item.weight += items_[i].weight * exp2_fast(kLog2Decay * static_cast<float>(count_ - items_[i].tick));
   } else {
     ++distinct_;
     if (size_ < kRecent) ++size_;
@@ -46,17 +52,22 @@ void RecentTokens::append(uint32_t token) {
   items_[0] = item;
 }
 
-void RecentTokens::read(Successors& out) const {
-  out.count = count_;
-  out.distinct = distinct_;
-  out.size = size_;
-  float total = 0;
-  for (uint32_t i = 0; i < size_; ++i) {
-    out.token[i] = items_[i].token;
-    out.share[i] = items_[i].weight * exp2_fast(-0.00723157f * static_cast<float>(count_ - items_[i].tick));
-    total += out.share[i];
+const Successors& RecentTokens::read() const {
+  if (stale_) {
+    stale_ = false;
+    shares_.count = count_;
+    shares_.distinct = distinct_;
+    shares_.size = size_;
+    float total = 0;
+    for (uint32_t i = 0; i < size_; ++i) {
+      const float age = static_cast<float>(count_ - items_[i].tick);
+      shares_.token[i] = items_[i].token;
+      shares_.share[i] = items_[i].weight * exp2_fast(kLog2Decay * age);
+      total += shares_.share[i];
+    }
+    for (uint32_t i = 0; i < size_; ++i) shares_.share[i] /= total;
   }
-  for (uint32_t i = 0; i < size_; ++i) out.share[i] /= total;
+  return shares_;
 }
 
 void Blender::match(const Histories& histories, const uint32_t* end, uint32_t available, Chain& own,
@@ -70,107 +81,101 @@ void Blender::match(const Histories& histories, const uint32_t* end, uint32_t av
   if (histories.shared) histories.shared->match(context, n, shared);
 }
 
-Blender::Context* Blender::open(Source source, uint32_t k) {
-  Context* context = &contexts_[context_count_];
-  context->source = source;
-  context->k = k;
-  context->longest = false;
-  return context;
-}
-
-// Keeps a context that was read, in place of the previous one of its source where their counts
-// are equal: then both hold the same occurrences.
-void Blender::keep(uint32_t first) {
-  Context& context = contexts_[context_count_];
-  if (!context.next.size) return;
-  if (context_count_ > first && contexts_[context_count_ - 1].next.count == context.next.count) {
-    contexts_[context_count_ - 1] = context;
-  } else {
-    ++context_count_;
-  }
-}
-
-void Blender::close(uint32_t first, bool root) {
-  if (context_count_ > first) contexts_[context_count_ - 1].longest = true;
-  for (uint32_t i = first; i < context_count_; ++i) {
-    Context& c = contexts_[i];
-    const uint32_t n = count_bucket(c.next.count), u = distinct_bucket(c.next.distinct);
-    c.cell = MixingWeights::cell(c.source, length_bucket(c.k), n, u, c.longest, root);
-    c.weight = mixing_.weight(c.cell);
-  }
-}
-
-template <typename Index>
-void Blender::collect_chain(const Index& index, const Chain& chain, Source source, bool root) {
-  const uint32_t first = context_count_;
-  for (uint32_t i = 0; i < chain.size; ++i) {
-    Context* context = open(source, chain.at[i].k);
-    index.read(chain.at[i].ref, 1, context->next);
-    keep(first);
-  }
-  close(first, root);
-}
-
-template <typename Index>
-void Blender::collect_skips(const Index& index, const Chain& chain, Source source, bool root) {
-  const uint32_t first = context_count_;
-  for (uint32_t i = 0; i < chain.size; ++i) {
-    Context* context = open(source, std::min(chain.at[i].k, kSkipLength));
-    index.read(chain.at[i].ref, 2, context->next);
-    keep(first);
-    if (chain.at[i].k >= kSkipLength) break;
-  }
-  close(first, root);
-}
-
-template <typename Index>
-void Blender::collect_gap(const Index& index, const Position& position, Source source) {
-  if (position.available < 4) return;
-  const uint32_t ref = index.match_gap(position.end[-1], position.end[-4]);
-  if (ref == kNone) return;
-  const uint32_t first = context_count_;
-  Context* context = open(source, 0);
-  index.read(ref, 1, context->next);
-  keep(first);
-  close(first, position.root);
-}
-
-void Blender::collect(const Histories& histories, const Position& position) {
-  context_count_ = 0;
+// Orders what there is from the strongest context to the weakest: longest suffixes first, a
+// request's own before the shared one of the same length; the gap pairs stand between lengths 1
+// and 2; then skips, own before a shared one longer by one; then order 0, shared first.
+void Blender::rank(const Histories& histories, const Position& position) {
+  ranked_count_ = 0;
   longest_[0] = position.own->longest();
   longest_[1] = position.shared->longest();
-  if (histories.recent) {
-    Context* context = open(kOwn0, 0);
-    histories.recent->read(context->next);
-    const uint32_t first = context_count_;
-    keep(first);
-    close(first, position.root);
-  }
-  if (histories.shared) {
-    Context* context = open(kShared0, 0);
-    histories.shared->read_order0(context->next);
-    const uint32_t first = context_count_;
-    keep(first);
-    close(first, position.root);
-    collect_skips(*histories.shared, *position.shared_before, kSharedSkip, position.root);
-    collect_chain(*histories.shared, *position.shared, kShared, position.root);
-    collect_gap(*histories.shared, position, kSharedGap);
-  }
-  if (histories.own) {
-    collect_skips(*histories.own, *position.own_before, kOwnSkip, position.root);
-    collect_chain(*histories.own, *position.own, kOwn, position.root);
-    collect_gap(*histories.own, position, kOwnGap);
-  }
-  int keys[kMaxContexts];
-  for (uint32_t i = 0; i < context_count_; ++i) {
-    const int key = strength(contexts_[i].source, static_cast<int>(contexts_[i].k));
-    uint32_t j = i;
-    for (; j && keys[j - 1] > key; --j) {
-      keys[j] = keys[j - 1];
-      order_[j] = order_[j - 1];
+  uint32_t own = position.own->size, shared = position.shared->size;
+  const auto add = [this](Source source, uint32_t k, uint32_t ref) { ranked_[ranked_count_++] = {ref, k, source}; };
+  const auto merge = [&](uint32_t shortest) {
+    while (true) {
+      const uint32_t k = own ? position.own->at[own - 1].k : 0;
+      const uint32_t l = shared ? position.shared->at[shared - 1].k : 0;
+      if (k < shortest && l < shortest) return;
+      if (k >= l) add(kOwn, k, position.own->at[--own].ref);
+      else add(kShared, l, position.shared->at[--shared].ref);
     }
-    keys[j] = key;
-    order_[j] = static_cast<uint16_t>(i);
+  };
+  if (!config_.full) {
+    merge(1);
+    if (histories.shared) add(kShared0, 0, kRoot);
+    return;
+  }
+  merge(2);
+  const bool gaps = position.available >= 4;
+  if (gaps && histories.own) {
+    const uint32_t ref = histories.own->match_gap(position.end[-1], position.end[-4]);
+    if (ref != kNone) add(kOwnGap, 0, ref);
+  }
+  const bool first_own = own;
+  if (first_own) add(kOwn, 1, position.own->at[--own].ref);
+  if (gaps && histories.shared) {
+    const uint32_t ref = histories.shared->match_gap(position.end[-1], position.end[-4]);
+    if (ref != kNone) add(kSharedGap, 0, ref);
+  }
+  merge(1);
+
+  own = skip_states(*position.own_before);
+  shared = skip_states(*position.shared_before);
+  while (own || shared) {
+    const uint32_t k = own ? std::min(position.own_before->at[own - 1].k, kSkipLength) : 0;
+    const uint32_t l = shared ? std::min(position.shared_before->at[shared - 1].k, kSkipLength) : 0;
+    if (own && k + 1 >= l) add(kOwnSkip, k, position.own_before->at[--own].ref);
+    else add(kSharedSkip, l, position.shared_before->at[--shared].ref);
+  }
+  if (histories.shared) add(kShared0, 0, kRoot);
+  if (histories.recent) add(kOwn0, 0, kRoot);
+}
+
+void Blender::read(const Histories& histories, const Ranked& ranked, Successors& out) const {
+  switch (ranked.source) {
+    case kOwn:
+    case kOwnGap: return histories.own->read(ranked.ref, 1, out);
+    case kShared:
+    case kSharedGap: return histories.shared->read(ranked.ref, 1, out);
+    case kOwnSkip: return histories.own->read(ranked.ref, 2, out);
+    case kSharedSkip: return histories.shared->read(ranked.ref, 2, out);
+    case kShared0: return histories.shared->read_order0(out);
+    default: out = histories.recent->read();
+  }
+}
+
+// Mixes from the strongest context down, each taking its weight of what stronger ones left, until
+// less than `negligible` is left.
+void Blender::blend(const Histories& histories, const Position& position, float negligible) {
+  rank(histories, position);
+  clear_slots();
+  context_count_ = 0;
+  uint32_t last_count[kSources] = {};
+  float left = 1;
+  for (uint32_t i = 0; i < ranked_count_ && left > negligible; ++i) {
+    Context& c = contexts_[context_count_];
+    const Source source = ranked_[i].source;
+    read(histories, ranked_[i], c.next);
+    // Equal counts of two lengths of one source are the same occurrences: the longer one counts.
+    if (!c.next.size || c.next.count == last_count[source]) continue;
+    c.longest = last_count[source] == 0;
+    last_count[source] = c.next.count;
+    c.k = ranked_[i].k;
+    c.cell = MixingWeights::cell(source, length_bucket(c.k), count_bucket(c.next.count),
+                                 distinct_bucket(c.next.distinct), c.longest, position.root);
+    c.weight = mixing_.weight(c.cell);
+    const float weight = left * c.weight;
+    left -= weight;
+    const bool evident = source < kFeatureSources;
+    for (uint32_t j = 0; j < c.next.size; ++j) {
+      Slot& slot = slot_of(c.next.token[j]);
+      slot.probability += weight * c.next.share[j];
+      if (evident && !(slot.seen >> source & 1)) {
+        slot.seen |= 1u << source;
+        slot.share[source] = c.next.share[j];
+        slot.context[source] = static_cast<uint8_t>(context_count_);
+      }
+    }
+    ++context_count_;
   }
 }
 
@@ -195,25 +200,6 @@ void Blender::clear_slots() {
   slot_count_ = 0;
 }
 
-void Blender::blend() {
-  clear_slots();
-  float left = 1;
-  for (uint32_t i = context_count_; i-- > 0;) {
-    const Context& c = contexts_[order_[i]];
-    const float weight = left * c.weight;
-    left -= weight;
-    const bool evident = c.source < kFeatureSources;
-    for (uint32_t j = 0; j < c.next.size; ++j) {
-      Slot& slot = slot_of(c.next.token[j]);
-      slot.probability += weight * c.next.share[j];
-      if (evident && !(slot.seen >> c.source & 1)) {
-        slot.seen |= 1u << c.source;
-        slot.evidence[c.source] = {c.next.share[j], c.next.count, c.k, c.longest};
-      }
-    }
-  }
-}
-
 // Indices of the most probable slots, best first; ties go to the one found first.
 uint32_t Blender::best(uint32_t wanted, uint32_t* out) const {
   uint32_t n = 0;
@@ -235,37 +221,37 @@ void Blender::features(uint32_t rank, const Slot& slot, bool root, float* out) c
   float* next = out + 4;
   for (uint32_t source = 0; source < kFeatureSources; ++source, next += 3) {
     if (slot.seen >> source & 1) {
-      const Evidence& e = slot.evidence[source];
-      const float n = static_cast<float>(e.count);
-      next[0] = 0.5f * logit(e.share * n / (n + 1));
-      next[1] = 0.5f * log2_fast(1.0f + static_cast<float>(e.k));
-      next[2] = e.longest;
+      const Context& c = contexts_[slot.context[source]];
+      const float n = static_cast<float>(c.next.count);
+      const float seen = slot.share[source] * n;
+      next[0] = 0.5f * 0.69314718f * log2_fast(seen / (n + 1 - seen));
+      next[1] = kHalfLog.at[c.k];
+      next[2] = c.longest;
     } else {
       next[0] = -1.5f;
       next[1] = next[2] = 0;
     }
   }
-  next[0] = 0.3f * log2_fast(1.0f + static_cast<float>(longest_[0]));
-  next[1] = 0.3f * log2_fast(1.0f + static_cast<float>(longest_[1]));
+  next[0] = 0.6f * kHalfLog.at[longest_[0]];
+  next[1] = 0.6f * kHalfLog.at[longest_[1]];
+  next[2] = next[3] = 0;  // padding
 }
 
 uint32_t Blender::predict(const Histories& histories, const Position& position, Candidate* out) {
   uint32_t chosen[kBest];
+  blend(histories, position, config_.full ? kFaint : kNegligible);
   if (!config_.full) {
-    blend_states(histories, position);
     const uint32_t n = best(config_.children, chosen);
     for (uint32_t i = 0; i < n; ++i) {
       out[i] = {slots_[chosen[i]].token, std::min(slots_[chosen[i]].probability, kMaxProbability) * kDiscount};
     }
     return n;
   }
-  collect(histories, position);
-  blend();
   const uint32_t n = best(kBest, chosen);
   Candidate all[kBest];
   uint32_t kept = 0;
   for (uint32_t i = 0; i < n; ++i) {
-    float f[kFeatures];
+    float f[kPadded];
     features(i, slots_[chosen[i]], position.root, f);
     const float p = correction_.apply(f, position.root);
     uint32_t j = kept++;
@@ -279,30 +265,12 @@ uint32_t Blender::predict(const Histories& histories, const Position& position, 
   return kept;
 }
 
-// `fast`: suffix states only, strongest first, until what is left to weaker ones is negligible.
-void Blender::blend_states(const Histories& histories, const Position& position) {
-  clear_slots();
-  uint32_t own = position.own->size, shared = position.shared->size;
-  float left = 1;
-  Successors next;
-  while ((own || shared) && left > kNegligible) {
-    const bool take_own = own && (!shared || position.own->at[own - 1].k >= position.shared->at[shared - 1].k);
-    if (take_own) histories.own->read(position.own->at[--own].ref, 1, next);
-    else histories.shared->read(position.shared->at[--shared].ref, 1, next);
-    if (!next.size) continue;
-    const float weight = left * static_weight(take_own ? kOwn : kShared, count_bucket(next.count), distinct_bucket(next.distinct));
-    left -= weight;
-    for (uint32_t j = 0; j < next.size; ++j) slot_of(next.token[j]).probability += weight * next.share[j];
-  }
-}
-
 void Blender::learn(const Histories& histories, const Position& position, uint32_t truth) {
-  if (!config_.full) return;
-  collect(histories, position);
-  blend();  // with the weights in force before this token
+  // With the weights in force before this token.
+  blend(histories, position, config_.full ? 0.0f : kNegligible);
   float q = kFirstGuess;
-  for (uint32_t i = 0; i < context_count_; ++i) {
-    const Context& c = contexts_[order_[i]];
+  for (uint32_t i = context_count_; i-- > 0;) {
+    const Context& c = contexts_[i];
     float share = 0;
     for (uint32_t j = 0; j < c.next.size; ++j) {
       if (c.next.token[j] == truth) share = c.next.share[j];
@@ -312,11 +280,12 @@ void Blender::learn(const Histories& histories, const Position& position, uint32
     mixing_.learn(c.cell, explained / mixed);
     q = mixed;
   }
+  if (!config_.full) return;
   uint32_t chosen[kBest];
   const uint32_t n = best(kBest, chosen);
   correction_.begin_update(position.root);
   for (uint32_t i = 0; i < n; ++i) {
-    float f[kFeatures];
+    float f[kPadded];
     features(i, slots_[chosen[i]], position.root, f);
     correction_.learn(f, position.root, correction_.apply(f, position.root), slots_[chosen[i]].token == truth);
   }

@@ -16,10 +16,10 @@ namespace sam {
 class RecentTokens {
  public:
   void append(uint32_t token);
-  void read(Successors& out) const;
+  const Successors& read() const;
 
  private:
-  static constexpr float kDecay = 0.995f;
+  static constexpr float kLog2Decay = -0.00723157f;  // .995 a token
   struct Item {
     uint32_t token;
     float weight;
@@ -27,6 +27,8 @@ class RecentTokens {
   };
   Item items_[kRecent];
   uint32_t size_ = 0, count_ = 0, distinct_ = 0;
+  mutable bool stale_ = true;
+  mutable Successors shares_;
 };
 
 // What can be consulted for one request. Null: not there.
@@ -78,41 +80,31 @@ class Blender {
   static constexpr uint32_t kMaxContexts = 2 * kMaxDepth + 24;
   static constexpr uint32_t kFeatureSources = 4;
 
+  struct Ranked {
+    uint32_t ref;
+    uint32_t k;
+    Source source;
+  };
   struct Context {
     float weight;
     uint32_t k;
     uint32_t cell;
-    Source source;
-    bool longest;
+    bool longest;  // of its source
     Successors next;
-  };
-  // The longest context of one source that lists a token.
-  struct Evidence {
-    float share;
-    uint32_t count;
-    uint32_t k;
-    bool longest;
   };
   struct Slot {
     uint32_t token;
     float probability;
     uint32_t home;  // in the table
     uint32_t seen;  // one bit a feature source
-    Evidence evidence[kFeatureSources];
+    // By the longest context of the source that lists the token.
+    float share[kFeatureSources];
+    uint8_t context[kFeatureSources];
   };
 
-  Context* open(Source source, uint32_t k);
-  void keep(uint32_t first);
-  void close(uint32_t first, bool root);
-  template <typename Index>
-  void collect_chain(const Index& index, const Chain& chain, Source source, bool root);
-  template <typename Index>
-  void collect_skips(const Index& index, const Chain& chain, Source source, bool root);
-  template <typename Index>
-  void collect_gap(const Index& index, const Position& position, Source source);
-  void collect(const Histories& histories, const Position& position);
-  void blend();
-  void blend_states(const Histories& histories, const Position& position);
+  void rank(const Histories& histories, const Position& position);
+  void read(const Histories& histories, const Ranked& ranked, Successors& out) const;
+  void blend(const Histories& histories, const Position& position, float negligible);
   uint32_t best(uint32_t wanted, uint32_t* out) const;
   void features(uint32_t rank, const Slot& slot, bool root, float* out) const;
   Slot& slot_of(uint32_t token);
@@ -122,10 +114,11 @@ class Blender {
   MixingWeights mixing_;
   Correction correction_;
 
-  Context contexts_[kMaxContexts];  // in the order found
+  Ranked ranked_[kMaxContexts];  // strongest first
+  uint32_t ranked_count_ = 0;
+  Context contexts_[kMaxContexts];  // those that were read and count, strongest first
   uint32_t context_count_ = 0;
-  uint16_t order_[kMaxContexts];    // weakest first
-  uint32_t longest_[2] = {0, 0};    // own, shared
+  uint32_t longest_[2] = {0, 0};  // own, shared
 
   static constexpr uint32_t kTableLog2 = 11;  // twice the slots that can be needed
   static constexpr uint16_t kEmpty = 0xffff;

@@ -37,13 +37,6 @@ uint32_t length_bucket(uint32_t k) {
   return bucket < 13 ? bucket : 13;
 }
 
-float static_weight(Source source, uint32_t n_bucket, uint32_t u_bucket) {
-  const float n = kCount[n_bucket], u = kDistinct[u_bucket];
-  const float a = source == kOwn || source == kOwnSkip ? 2 : 4;
-  const float weight = n / (n + a * u * u);
-  return weight < kMaxWeight ? weight : kMaxWeight;
-}
-
 MixingWeights::MixingWeights() {
   cells_.resize(cell(kSources, 0, 0, 0, false, false));
   for (uint32_t source = 0; source < kSources; ++source) {
@@ -78,9 +71,12 @@ Correction::Correction() {
 
 float Correction::apply(const float* features, bool root) const {
   const float* weights = weights_[root];
-  float sum = 0;
-  for (uint32_t i = 0; i < kFeatures; ++i) sum += weights[i] * features[i];
-  return sigmoid(sum);
+  // Four sums in a fixed order: the compiler may not reorder additions, but can use vectors here.
+  float sum[4] = {0, 0, 0, 0};
+  for (uint32_t i = 0; i < kPadded; i += 4) {
+    for (uint32_t j = 0; j < 4; ++j) sum[j] += weights[i + j] * features[i + j];
+  }
+  return sigmoid((sum[0] + sum[1]) + (sum[2] + sum[3]));
 }
 
 void Correction::begin_update(bool root) {
@@ -91,7 +87,7 @@ void Correction::begin_update(bool root) {
 void Correction::learn(const float* features, bool root, float probability, bool happened) {
   float* weights = weights_[root];
   const float step = rate_ * ((happened ? 1.0f : 0.0f) - probability);
-  for (uint32_t i = 0; i < kFeatures; ++i) weights[i] += step * features[i];
+  for (uint32_t i = 0; i < kPadded; ++i) weights[i] += step * features[i];
 }
 
 }  // namespace sam

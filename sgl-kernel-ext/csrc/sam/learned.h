@@ -16,9 +16,6 @@ uint32_t distinct_bucket(uint32_t u);
 // 0 for order 0; 1-8, 9-10, 11-12, 13-16, 17-20, 21-24 tokens are 1 to 13.
 uint32_t length_bucket(uint32_t k);
 
-// Mixing weight without learning: N / (N + a U^2), at most .98.
-float static_weight(Source source, uint32_t n_bucket, uint32_t u_bucket);
-
 class MixingWeights {
  public:
   MixingWeights();
@@ -45,6 +42,7 @@ class MixingWeights {
 };
 
 constexpr uint32_t kFeatures = 18;
+constexpr uint32_t kPadded = 20;  // feature arrays, the rest zero: a multiple of the lanes of a sum
 
 class Correction {
  public:
@@ -55,7 +53,7 @@ class Correction {
   void learn(const float* features, bool root, float probability, bool happened);
 
  private:
-  float weights_[2][kFeatures];
+  float weights_[2][kPadded];
   uint32_t updates_[2] = {0, 0};
   float rate_ = 0;
 };

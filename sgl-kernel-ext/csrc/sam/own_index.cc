@@ -33,6 +33,7 @@ void OwnIndex::reserve(size_t tokens) {
 
 void OwnIndex::append(uint32_t token) {
   const size_t size = text_.size();
+  if (size == text_.capacity()) text_.reserve(size + size / 4 + 64);
   text_.push_back(token);
   if (token == kSeparator) {
     run_ = 0;

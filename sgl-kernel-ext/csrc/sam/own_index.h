@@ -47,9 +47,6 @@ class OwnIndex : public LinkTree<OwnIndex> {
   // most recent first, each weighing .8 of the one after it.
   void read(uint32_t ref, uint32_t ahead, Successors& out) const;
 
-  // Exact number of occurrences of a state, for tests.
-  uint32_t occurrences(uint32_t ref) const { return ref & kLeaf ? 1 : states_[ref].count; }
-
   // Interface of LinkTree.
   uint32_t back(uint32_t pos, uint32_t steps) const {
     if (steps > pos) return kNone;

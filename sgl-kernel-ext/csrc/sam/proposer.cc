@@ -188,7 +188,7 @@ void Proposer::learn(Request& r, uint32_t truth, bool root) {
   Chain own, shared, own_before, shared_before;
   const uint32_t* end = tokens + kMaxDepth;
   blender_.match(h, end, available, own, shared);
-  blender_.match(h, end - 1, available - 1, own_before, shared_before);
+  if (config_.full) blender_.match(h, end - 1, available - 1, own_before, shared_before);
   blender_.learn(h, {end, available, &own, &shared, &own_before, &shared_before, root}, truth);
 }
 
@@ -222,7 +222,7 @@ void Proposer::append(uint64_t id, const int64_t* tokens, size_t count) {
   if (r.drafted && count) observe(r, count - 1);
   for (size_t i = 0; i < count; ++i) {
     const uint32_t token = token_of(tokens[i]);
-    if (config_.full && r.drafted) learn(r, token, i == 0);
+    if (r.drafted) learn(r, token, i == 0);
     append_own(r, token);
     if (config_.full && token != kSeparator) r.recent.append(token);
     append_shared(r, token);

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shared_index.h"
 
+#include <algorithm>
+
 namespace sam {
 namespace {
 
@@ -19,27 +21,27 @@ uint32_t SharedIndex::append(uint32_t last, uint32_t token) {
   const uint32_t at = static_cast<uint32_t>(text_.size());
   if (text_.size() == text_.capacity()) text_.reserve(text_.size() + text_.size() / 4 + 256);
   text_.push_back({token, last, kNone});
-  if (with_skips_) add(states_[kRoot].next, token, kRootGrowth, kMaxLog2);
+  add(states_[kRoot].next, token, kRootGrowth, kMaxLog2);
   if (last == kNone) return at;
   text_[last].next = at;
 
   uint32_t context[kMaxDepth];
   uint32_t available = 0;
-  for (uint32_t pos = last; pos != kNone && available < depth(); pos = text_[pos].prev) {
+  const uint32_t wanted = with_skips_ && depth() <= kSkipDepth ? kSkipDepth + 1 : depth();
+  for (uint32_t pos = last; pos != kNone && available < wanted; pos = text_[pos].prev) {
     context[available++] = text_[pos].token;
   }
-  insert(last, context, available);
-  if (with_skips_) {
-    if (available > 1) {
-      Chain chain;
-      match(context + 1, available - 1 < kSkipDepth ? available - 1 : kSkipDepth, chain);
-      for (uint32_t i = 0; i < chain.size; ++i) {
-        if (chain.at[i].ref & kLeaf) continue;
-        add(skip_list(states_[chain.at[i].ref]), token, kGrowth, kRecentLog2);
-      }
+  // Skips first: a state that insert() makes reads what followed two tokens later from the text.
+  if (with_skips_ && available > 1) {
+    Chain chain;
+    match(context + 1, std::min(available - 1, kSkipDepth), chain);
+    for (uint32_t i = 0; i < chain.size; ++i) {
+      if (chain.at[i].ref & kLeaf) continue;
+      add(skip_list(states_[chain.at[i].ref]), token, kGrowth, kRecentLog2);
     }
-    if (available >= 4) insert_gap(last, context[0], context[3]);
   }
+  insert(last, context, available);
+  if (with_skips_ && available >= 4) insert_gap(last, context[0], context[3]);
   return at;
 }
 

@@ -30,8 +30,6 @@ class SharedIndex : public LinkTree<SharedIndex> {
   // The same for order 0: the most frequent tokens.
   void read_order0(Successors& out) const;
 
-  uint32_t occurrences(uint32_t ref) const { return ref & kLeaf ? 1 : states_[ref].next.count; }
-
   // Interface of LinkTree.
   uint32_t back(uint32_t pos, uint32_t steps) const {
     while (steps-- && pos != kNone) pos = text_[pos].prev;
