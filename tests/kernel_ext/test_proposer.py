@@ -374,3 +374,46 @@ def test_calls_are_checked():
         ours.step([1], [[1], [2]])
     with pytest.raises(ValueError, match="offsets must lie within tokens"):
         ours.step_flat(np.array([], np.uint64), np.array([], np.int64), np.array([5], np.int64))
+
+
+def hint(*nodes: tuple[int, int], width: int = 8):
+    """A tree of another proposer: (parent, token) from node 1 on."""
+    tokens, parents = np.zeros((1, width), np.int64), np.full((1, width), -2, np.int32)
+    for i, (parent, token) in enumerate(nodes, 1):
+        parents[0, i], tokens[0, i] = parent, token
+    return tokens, parents
+
+
+def step_with(ours, produced: list[int], hints):
+    flat = np.array(produced, np.int64)
+    return ours.step_flat(np.array([1], np.uint64), flat, np.array([0, len(flat)], np.int64), hints)
+
+
+@pytest.mark.parametrize("mode", ["fast", "full"])
+def test_a_hint_is_followed_as_far_as_it_proves_right(mode):
+    ours = proposer(mode=mode, share_outputs=False)
+    ours.begin(1, [1, 2, 3])
+    tree = paths(step_with(ours, [], hint((0, 50), (1, 51), (0, 60), (-2, 70), (4, 71))))
+    assert {(50,), (60,)} <= set(tree)
+    assert not {70, 71} & {token for path in tree for token in path}
+    first = tree[(50,)]
+    for i in range(30):  # the hint is right every time, the own text never repeats
+        tree = paths(step_with(ours, [100 + 2 * i, 101 + 2 * i], hint((0, 102 + 2 * i), (1, 103 + 2 * i))))
+    assert tree[(160,)] > max(0.5, 2 * first)
+    for i in range(200):  # and now it is wrong
+        tree = paths(step_with(ours, [200 + i], hint((0, 500), (1, 501))))
+    assert tree[(500,)] < 0.1
+
+
+def test_a_hint_outside_the_vocabulary_is_left_out():
+    ours = proposer(share_outputs=False)
+    ours.begin(1, [1, 2, 3])
+    tree = paths(step_with(ours, [], hint((0, VOCABULARY), (1, 5), (0, -4), (9, 6))))
+    assert {token for path in tree for token in path} <= {1, 2, 3}
+
+
+def test_hints_must_fit_the_batch():
+    ours = proposer()
+    ours.begin(1, [1])
+    with pytest.raises(ValueError, match="hints must be trees of draft_token_num places"):
+        step_with(ours, [], hint(width=4))

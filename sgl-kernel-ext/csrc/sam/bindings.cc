@@ -15,6 +15,7 @@ namespace {
 
 using Ids = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Tokens = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Parents = nb::ndarray<const int32_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 template <typename T>
 using Out = nb::ndarray<T, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -30,7 +31,7 @@ class SharedProposer {
     proposer_.begin(id, tokens.data(), tokens.size(), shared_from, space);
   }
 
-  void step(Ids ids, Tokens tokens, Tokens offsets, Out<int64_t> draft, Out<bool> mask, Out<int32_t> parents,
+  void step(Ids ids, Tokens tokens, Tokens offsets, Tokens hint_tokens, Parents hint_parents, Out<int64_t> draft, Out<bool> mask, Out<int32_t> parents,
             Out<float> probabilities, Out<int32_t> sizes) {
     const size_t n = ids.size(), width = proposer_.config().draft_token_num;
     if (offsets.size() != n + 1) throw std::invalid_argument("offsets must have one element more than ids");
@@ -44,9 +45,14 @@ class SharedProposer {
         probabilities.size() < n * width || sizes.size() < n) {
       throw std::invalid_argument("an output array is too small for the batch");
     }
+    const bool hints = hint_tokens.size() != 0;
+    if (hints && (hint_tokens.size() != n * width || hint_parents.size() != n * width)) {
+      throw std::invalid_argument("hints must be trees of draft_token_num places, one a request");
+    }
     const nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(mutex_);
-    proposer_.step(ids.data(), n, tokens.data(), offsets.data(), draft.data(), mask.data(), parents.data(),
+    proposer_.step(ids.data(), n, tokens.data(), offsets.data(), hints ? hint_tokens.data() : nullptr,
+                   hints ? hint_parents.data() : nullptr, draft.data(), mask.data(), parents.data(),
                    probabilities.data(), sizes.data());
   }
 
@@ -202,7 +208,7 @@ NB_MODULE(_sam, m) {
   nb::class_<SharedProposer>(m, "Proposer")
       .def(nb::init<const sam::Config&, uint32_t>(), "config"_a, "vocab_size"_a)
       .def("begin", &SharedProposer::begin, "id"_a, "tokens"_a, "shared_from"_a, "namespace"_a)
-      .def("step", &SharedProposer::step, "ids"_a, "tokens"_a, "offsets"_a, "draft"_a, "mask"_a, "parents"_a,
+      .def("step", &SharedProposer::step, "ids"_a, "tokens"_a, "offsets"_a, "hint_tokens"_a, "hint_parents"_a, "draft"_a, "mask"_a, "parents"_a,
            "probabilities"_a, "sizes"_a)
       .def("append", &SharedProposer::append, "id"_a, "tokens"_a)
       .def("lengths", &SharedProposer::lengths, "ids"_a, "out"_a)

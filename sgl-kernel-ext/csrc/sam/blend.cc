@@ -83,7 +83,7 @@ void Blender::match(const Histories& histories, const uint32_t* end, uint32_t av
 
 // Orders what there is from the strongest context to the weakest: longest suffixes first, a
 // request's own before the shared one of the same length; the gap pairs stand between lengths 1
-// and 2; then skips, own before a shared one longer by one; then order 0, shared first.
+// and 2, and a hint before them; then skips, own before a shared one longer by one; then order 0, shared first.
 void Blender::rank(const Histories& histories, const Position& position) {
   ranked_count_ = 0;
   longest_[0] = position.own->longest();
@@ -99,12 +99,13 @@ void Blender::rank(const Histories& histories, const Position& position) {
       else add(kShared, l, position.shared->at[--shared].ref);
     }
   };
+  merge(2);
+  if (position.hint && position.hint_node != kOffHint) add(kHint, 0, 0);
   if (!config_.full) {
     merge(1);
     if (histories.shared) add(kShared0, 0, kRoot);
     return;
   }
-  merge(2);
   const bool gaps = position.available >= 4;
   if (gaps && histories.own) {
     const uint32_t ref = histories.own->match_gap(position.end[-1], position.end[-4]);
@@ -130,7 +131,23 @@ void Blender::rank(const Histories& histories, const Position& position) {
   if (histories.recent) add(kOwn0, 0, kRoot);
 }
 
-void Blender::read(const Histories& histories, const Ranked& ranked, Successors& out) const {
+// The children of a hint's node; the first counts most, since proposers list the best first.
+void Blender::read_hint(const Hint& hint, int32_t node, Successors& out) {
+  out.size = 0;
+  float total = 0;
+  for (size_t i = 1; i < hint.token.size() && out.size < kRecent; ++i) {
+    if (hint.parent[i] != node) continue;
+    out.token[out.size] = hint.token[i];
+    out.share[out.size] = 1.0f / static_cast<float>(out.size + 1);
+    total += out.share[out.size++];
+  }
+  out.count = out.size ? 1 : 0;
+  out.distinct = out.size;
+  for (uint32_t i = 0; i < out.size; ++i) out.share[i] /= total;
+}
+
+void Blender::read(const Histories& histories, const Position& position, const Ranked& ranked,
+                   Successors& out) const {
   switch (ranked.source) {
     case kOwn:
     case kOwnGap: return histories.own->read(ranked.ref, 1, out);
@@ -138,6 +155,7 @@ void Blender::read(const Histories& histories, const Ranked& ranked, Successors&
     case kSharedGap: return histories.shared->read(ranked.ref, 1, out);
     case kOwnSkip: return histories.own->read(ranked.ref, 2, out);
     case kSharedSkip: return histories.shared->read(ranked.ref, 2, out);
+    case kHint: return read_hint(*position.hint, position.hint_node, out);
     case kShared0: return histories.shared->read_order0(out);
     default: out = histories.recent->read();
   }
@@ -154,7 +172,7 @@ void Blender::blend(const Histories& histories, const Position& position, float 
   for (uint32_t i = 0; i < ranked_count_ && left > negligible; ++i) {
     Context& c = contexts_[context_count_];
     const Source source = ranked_[i].source;
-    read(histories, ranked_[i], c.next);
+    read(histories, position, ranked_[i], c.next);
     // Equal counts of two lengths of one source are the same occurrences: the longer one counts.
     if (!c.next.size || c.next.count == last_count[source]) continue;
     c.longest = last_count[source] == 0;

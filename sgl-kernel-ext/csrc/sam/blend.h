@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "config.h"
+#include "hint.h"
 #include "learned.h"
 #include "own_index.h"
 #include "shared_index.h"
@@ -48,6 +49,8 @@ struct Position {
   const Chain* own_before;
   const Chain* shared_before;
   bool root;
+  const Hint* hint = nullptr;
+  int32_t hint_node = kOffHint;  // that the path leads to
 };
 
 struct Candidate {
@@ -103,7 +106,8 @@ class Blender {
   };
 
   void rank(const Histories& histories, const Position& position);
-  void read(const Histories& histories, const Ranked& ranked, Successors& out) const;
+  void read(const Histories& histories, const Position& position, const Ranked& ranked, Successors& out) const;
+  static void read_hint(const Hint& hint, int32_t node, Successors& out);
   void blend(const Histories& histories, const Position& position, float negligible);
   uint32_t best(uint32_t wanted, uint32_t* out) const;
   void features(uint32_t rank, const Slot& slot, bool root, float* out) const;

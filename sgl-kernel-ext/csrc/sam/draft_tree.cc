@@ -21,8 +21,8 @@ void TreeBuilder::push(const Frontier& entry, uint32_t room) {
   frontier_[i] = entry;
 }
 
-void TreeBuilder::expand(Blender& blender, const Histories& histories, const uint32_t* text,
-                         uint32_t available, const DraftTree& tree, uint32_t node) {
+void TreeBuilder::expand(Blender& blender, const Histories& histories, const Hint* hint,
+                         const uint32_t* text, uint32_t available, const DraftTree& tree, uint32_t node) {
   uint32_t path[kMaxDepth + kMaxWidth];
   uint32_t depth = 0;
   for (uint32_t i = node; i; i = static_cast<uint32_t>(tree.parent[i])) ++depth;
@@ -37,6 +37,8 @@ void TreeBuilder::expand(Blender& blender, const Histories& histories, const uin
   }
   available += depth;
   blender.match(histories, end, available, own_[node], shared_[node]);
+  hint_node_[node] = kOffHint;
+  if (hint) hint_node_[node] = node ? hint->follow(hint_node_[tree.parent[node]], tree.token[node]) : 0;
   const Chain *own_before = &own_before_, *shared_before = &shared_before_;
   if (node) {
     own_before = &own_[tree.parent[node]];
@@ -44,7 +46,8 @@ void TreeBuilder::expand(Blender& blender, const Histories& histories, const uin
   } else if (config_.full) {
     blender.match(histories, end - 1, available ? available - 1 : 0, own_before_, shared_before_);
   }
-  const Position position{end, available, &own_[node], &shared_[node], own_before, shared_before, node == 0};
+  const Position position{end, available, &own_[node], &shared_[node], own_before, shared_before, node == 0,
+                          hint, hint_node_[node]};
   Candidate children[kMaxWidth];
   const uint32_t n = blender.predict(histories, position, children);
   const uint32_t room = config_.draft_token_num - tree.size;
@@ -55,15 +58,15 @@ void TreeBuilder::expand(Blender& blender, const Histories& histories, const uin
   }
 }
 
-void TreeBuilder::build(Blender& blender, const Histories& histories, const uint32_t* text,
-                        uint32_t available, DraftTree& tree) {
+void TreeBuilder::build(Blender& blender, const Histories& histories, const Hint* hint,
+                        const uint32_t* text, uint32_t available, DraftTree& tree) {
   tree.size = 1;
   tree.token[0] = text[kMaxDepth - 1];
   tree.parent[0] = -1;
   tree.probability[0] = 1;
   waiting_ = 0;
   if (config_.draft_token_num < 2 || !available) return;
-  expand(blender, histories, text, available, tree, 0);
+  expand(blender, histories, hint, text, available, tree, 0);
   while (tree.size < config_.draft_token_num && waiting_) {
     const Frontier next = frontier_[0];
     --waiting_;
@@ -75,12 +78,13 @@ void TreeBuilder::build(Blender& blender, const Histories& histories, const uint
     const uint32_t room = config_.draft_token_num - tree.size;
     // Its children cannot displace anything if the frontier already fills the tree.
     if (!room || (waiting_ >= room && frontier_[room - 1].probability >= next.probability * kBestChild)) {
+      hint_node_[node] = kOffHint;
       own_[node].clear();
       shared_[node].clear();
       continue;
     }
     if (waiting_ > room) waiting_ = room;
-    expand(blender, histories, text, available, tree, node);
+    expand(blender, histories, hint, text, available, tree, node);
   }
 }
 

@@ -23,8 +23,9 @@ class TreeBuilder {
   // Best first on the product of the estimates along the path: the node whose path is the most
   // probable comes next, until the tree is full or the best path is below the threshold.
   // `text` holds `available` tokens that end at text[kMaxDepth - 1].
-  void build(Blender& blender, const Histories& histories, const uint32_t* text, uint32_t available,
-             DraftTree& tree);
+  // `hint` may be null.
+  void build(Blender& blender, const Histories& histories, const Hint* hint, const uint32_t* text,
+             uint32_t available, DraftTree& tree);
 
  private:
   struct Frontier {
@@ -32,8 +33,8 @@ class TreeBuilder {
     uint32_t token;
     uint32_t parent;
   };
-  void expand(Blender& blender, const Histories& histories, const uint32_t* text, uint32_t available,
-              const DraftTree& tree, uint32_t node);
+  void expand(Blender& blender, const Histories& histories, const Hint* hint, const uint32_t* text,
+              uint32_t available, const DraftTree& tree, uint32_t node);
   void push(const Frontier& entry, uint32_t room);
 
   const Config& config_;
@@ -41,6 +42,7 @@ class TreeBuilder {
   Frontier frontier_[kMaxWidth + 1];
   uint32_t waiting_ = 0;
   Chain own_[kMaxWidth], shared_[kMaxWidth], own_before_, shared_before_;
+  int32_t hint_node_[kMaxWidth];
 };
 
 }  // namespace sam

@@ -15,7 +15,7 @@ constexpr float kMaxWeight = 0.98f;
 float prior_weight(uint32_t source, uint32_t k_bucket, float n, float u) {
   float c = 1;
   if (source == kOwnSkip || source == kSharedSkip) c = 3;
-  if (source == kOwnGap || source == kSharedGap) c = 2;
+  if (source == kOwnGap || source == kSharedGap || source == kHint) c = 2;
   const float b = static_cast<float>(k_bucket);
   const float g = 1 + 4 / (b * b + 0.5f);
   const float weight = n / (n + 4 * c * u * g);

@@ -8,7 +8,7 @@
 
 namespace sam {
 
-enum Source : uint8_t { kOwn, kShared, kOwnSkip, kSharedSkip, kOwnGap, kSharedGap, kOwn0, kShared0, kSources };
+enum Source : uint8_t { kOwn, kShared, kOwnSkip, kSharedSkip, kOwnGap, kSharedGap, kOwn0, kShared0, kHint, kSources };
 
 // Counts enter rounded down, N to 1, 2, 3, 6, 12, 24 and U to 1, 2, 3, 6.
 uint32_t count_bucket(uint32_t n);

@@ -180,7 +180,7 @@ Histories Proposer::histories(const Request& r) const {
 
 uint32_t Proposer::text(const Request& r, uint32_t* out) const { return r.own->tail(out, kMaxDepth); }
 
-void Proposer::learn(Request& r, uint32_t truth, bool root) {
+void Proposer::learn(Request& r, uint32_t truth, bool root, int32_t hint_node) {
   uint32_t tokens[kMaxDepth];
   const uint32_t available = text(r, tokens);
   if (!available || truth == kSeparator) return;
@@ -189,7 +189,7 @@ void Proposer::learn(Request& r, uint32_t truth, bool root) {
   const uint32_t* end = tokens + kMaxDepth;
   blender_.match(h, end, available, own, shared);
   if (config_.full) blender_.match(h, end - 1, available - 1, own_before, shared_before);
-  blender_.learn(h, {end, available, &own, &shared, &own_before, &shared_before, root}, truth);
+  blender_.learn(h, {end, available, &own, &shared, &own_before, &shared_before, root, &r.hint, hint_node}, truth);
 }
 
 void Proposer::observe(Request& r, size_t accepted) {
@@ -220,9 +220,11 @@ void Proposer::append(uint64_t id, const int64_t* tokens, size_t count) {
   Request& r = request(id);
   r.used = ++clock_;
   if (r.drafted && count) observe(r, count - 1);
+  int32_t hint_node = r.hint.token.empty() ? kOffHint : 0;
   for (size_t i = 0; i < count; ++i) {
     const uint32_t token = token_of(tokens[i]);
-    if (r.drafted) learn(r, token, i == 0);
+    if (r.drafted) learn(r, token, i == 0, hint_node);
+    hint_node = r.hint.follow(hint_node, token);
     append_own(r, token);
     if (config_.full && token != kSeparator) r.recent.append(token);
     append_shared(r, token);
@@ -231,8 +233,18 @@ void Proposer::append(uint64_t id, const int64_t* tokens, size_t count) {
   r.drafted = false;
 }
 
-void Proposer::propose(uint64_t id, DraftTree& tree) {
+void Proposer::propose(uint64_t id, const int64_t* hint_tokens, const int32_t* hint_parents, DraftTree& tree) {
   Request& r = request(id);
+  r.hint.token.clear();
+  r.hint.parent.clear();
+  for (uint32_t i = 0; hint_tokens && i < config_.draft_token_num; ++i) {
+    const int32_t parent = i ? hint_parents[i] : -1;
+    const uint32_t token = token_of(hint_tokens[i]);
+    // Children of a node that is left out are left out too: nothing leads to them.
+    const bool wanted = i == 0 || (parent >= 0 && static_cast<uint32_t>(parent) < i && token != kSeparator);
+    r.hint.token.push_back(wanted ? token : kSeparator);
+    r.hint.parent.push_back(wanted ? parent : -2);
+  }
   uint32_t tokens[kMaxDepth];
   const uint32_t available = text(r, tokens);
   ++totals_.steps;
@@ -252,20 +264,21 @@ void Proposer::propose(uint64_t id, DraftTree& tree) {
     tree.probability[0] = 1;
     return;
   }
-  builder_.build(blender_, histories(r), tokens, available, tree);
+  builder_.build(blender_, histories(r), r.hint.token.empty() ? nullptr : &r.hint, tokens, available, tree);
   totals_.drafted += tree.size - 1;
   r.drafted = true;
 }
 
 void Proposer::step(const uint64_t* ids, size_t count, const int64_t* tokens, const int64_t* offsets,
-                    int64_t* draft, bool* mask, int32_t* parents, float* probabilities, int32_t* sizes) {
+                    const int64_t* hint_tokens, const int32_t* hint_parents, int64_t* draft, bool* mask, int32_t* parents, float* probabilities, int32_t* sizes) {
   const size_t width = config_.draft_token_num;
   for (size_t i = 0; i < count; ++i) request(ids[i]);  // nothing changes if one is unknown
   for (size_t i = 0; i < count; ++i) {
     append(ids[i], tokens + offsets[i], static_cast<size_t>(offsets[i + 1] - offsets[i]));
   }
   for (size_t i = 0; i < count; ++i) {
-    propose(ids[i], tree_);
+    const size_t at = i * width;
+    propose(ids[i], hint_tokens ? hint_tokens + at : nullptr, hint_tokens ? hint_parents + at : nullptr, tree_);
     int64_t* token = draft + i * width;
     bool* rows = mask + i * width * width;
     std::memset(rows, 0, width * width);

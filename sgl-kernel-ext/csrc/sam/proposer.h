@@ -35,12 +35,13 @@ class Proposer {
   // shared store of `space`. An id that is in use starts anew.
   void begin(uint64_t id, const int64_t* tokens, size_t count, size_t shared_from, const std::string& space);
 
-  // Appends what the target model produced since the last call and drafts; see bindings.cc.
+  // Appends what the target model produced since the last call and drafts; see the Python module.
+  // The hints may be null; else they are trees of draft_token_num places, parent -2: no node.
   void step(const uint64_t* ids, size_t count, const int64_t* tokens, const int64_t* offsets,
-            int64_t* draft, bool* mask, int32_t* parents, float* probabilities, int32_t* sizes);
+            const int64_t* hint_tokens, const int32_t* hint_parents, int64_t* draft, bool* mask, int32_t* parents, float* probabilities, int32_t* sizes);
 
   void append(uint64_t id, const int64_t* tokens, size_t count);
-  void propose(uint64_t id, DraftTree& tree);
+  void propose(uint64_t id, const int64_t* hint_tokens, const int32_t* hint_parents, DraftTree& tree);
 
   void end(uint64_t id);
   bool known(uint64_t id) const { return requests_.count(id) != 0; }
@@ -76,6 +77,7 @@ class Proposer {
     uint32_t measured = 0;      // steps in it
     uint32_t pause = 0;         // steps still without drafts
     uint32_t next_pause = 0;    // length of the next pause
+    Hint hint;                  // of the last step; empty: none
     uint32_t trial = 0;         // steps left of a trial after a pause
   };
 
@@ -87,7 +89,7 @@ class Proposer {
   void append_shared(Request& request, uint32_t token);
   void enforce_bounds(uint64_t keep);
   void observe(Request& request, size_t accepted);
-  void learn(Request& request, uint32_t truth, bool root);
+  void learn(Request& request, uint32_t truth, bool root, int32_t hint_node);
   Histories histories(const Request& request) const;
   uint32_t text(const Request& request, uint32_t* out) const;
   Request& request(uint64_t id);

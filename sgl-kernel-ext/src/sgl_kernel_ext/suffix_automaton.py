@@ -91,6 +91,9 @@ def _require_range(name: str, value: int, low: int, high: int) -> None:
         raise ValueError(f"{name} must be between {low} and {high}, not {value}")
 
 
+_NO_HINTS = (np.empty(0, np.int64), np.empty(0, np.int32))
+
+
 @dataclass(frozen=True)
 class DraftBatch:
     """Draft trees of a batch of n requests, W = `draft_token_num` places each.
@@ -184,8 +187,20 @@ class DraftProposer:
         )
         return self.step_flat(np.asarray(requests, np.uint64), flat, offsets)
 
-    def step_flat(self, requests: np.ndarray, tokens: np.ndarray, offsets: np.ndarray) -> DraftBatch:
-        """`step` on arrays: uint64 ids [n], int64 tokens, int64 offsets [n + 1] into them."""
+    def step_flat(
+        self,
+        requests: np.ndarray,
+        tokens: np.ndarray,
+        offsets: np.ndarray,
+        hints: tuple[np.ndarray, np.ndarray] | None = None,
+    ) -> DraftBatch:
+        """`step` on arrays: uint64 ids [n], int64 tokens, int64 offsets [n + 1] into them.
+
+        `hints` are trees that another proposer made for the same texts, merged as one more
+        source that is trusted as far as it proved right: int64 tokens [n, W] and int32 parents
+        [n, W], node 0 the root, a parent before its children, -2 where there is no node.
+        """
+        hint_tokens, hint_parents = _NO_HINTS if hints is None else hints
         n, width = len(requests), self.config.draft_token_num
         batch = DraftBatch(
             tokens=np.empty((n, width), np.int64),
@@ -198,6 +213,8 @@ class DraftProposer:
             requests,
             tokens,
             offsets,
+            hint_tokens.reshape(-1),
+            hint_parents.reshape(-1),
             batch.tokens.reshape(-1),
             batch.mask.reshape(-1),
             batch.parents.reshape(-1),
