@@ -6,6 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from eviction import policies
 from eviction.driver import Replay, hit_counts, replay
 from eviction.optimum import optimum

@@ -7,11 +7,12 @@ from itertools import combinations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from eviction.optimum import optimum
 from eviction.readers import read_trace
 from eviction.trace import Request, Trace
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 SHARED_TRACES = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
 

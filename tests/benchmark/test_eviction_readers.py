@@ -8,6 +8,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from eviction.readers import TraceError, read_trace
 
 SHARED_TRACES = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
@@ -135,7 +136,7 @@ def test_a_bailian_line_without_its_parent_is_named(tmp_path):
 
 def test_another_block_size_is_refused(tmp_path):
     path = write(tmp_path / "t.jsonl", [mooncake(input_length=2 * 64)])
-    with pytest.raises(TraceError, match="64 prompt tokens a block.*512-token blocks"):
+    with pytest.raises(TraceError, match=r"64 prompt tokens a block.*512-token blocks"):
         read_trace(path)
 
 

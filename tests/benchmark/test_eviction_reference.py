@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+
 from eviction import policies
 from eviction.driver import Replay
 from eviction.reference.base import deep_size, relative_prefill_cost

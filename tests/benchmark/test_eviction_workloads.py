@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
+
 from eviction.trace import BlockIdentity
 from eviction.workloads import WORKLOADS, workload
 

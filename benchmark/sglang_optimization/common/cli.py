@@ -25,20 +25,26 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Shows a default where there is one to show."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        shown = action.default
+        if shown is None or shown is False or shown in (argparse.SUPPRESS, []):
+            return action.help
+        if isinstance(shown, list):
+            shown = ",".join(str(item) for item in shown)
+        return f"{action.help} (default: {shown})"
+
+
 class BenchError(Exception):
     """Wrong input or set-up. The message says what is wrong and what is allowed."""
 
 
 def parser(description: str, epilog: str | None = None) -> argparse.ArgumentParser:
     """A parser that prints defaults and keeps the line breaks of its texts."""
-
-    class Formatter(
-        argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter
-    ):
-        pass
-
     return argparse.ArgumentParser(
-        description=description, epilog=epilog, formatter_class=Formatter
+        description=description, epilog=epilog, formatter_class=_Formatter
     )
 
 
@@ -55,17 +61,14 @@ def add_output_options(target: argparse.ArgumentParser) -> None:
         "--json",
         type=output_file(".json"),
         metavar="FILE",
-        default=argparse.SUPPRESS,
         help="write results, settings and machine facts here",
     )
     group.add_argument(
         "--plot",
         type=output_file(".png", ".svg", ".pdf"),
         metavar="FILE",
-        default=argparse.SUPPRESS,
         help="write a plot here (PNG, SVG or PDF)",
     )
-    target.set_defaults(json=None, plot=None)
 
 
 def natural(text: str) -> int:
@@ -99,9 +102,7 @@ def output_file(*suffixes: str) -> Callable[[str], Path]:
     def check(text: str) -> Path:
         path = Path(text)
         if path.suffix.lower() not in suffixes:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} must end in {' or '.join(suffixes)}"
-            )
+            raise argparse.ArgumentTypeError(f"{text!r} must end in {' or '.join(suffixes)}")
         if not path.parent.is_dir():
             raise argparse.ArgumentTypeError(
                 f"folder {str(path.parent)!r} of {text!r} does not exist; create it first"

@@ -50,9 +50,7 @@ def cpu_model() -> str:
 def memory_gib() -> float | None:
     """Physical memory in GiB, or None where the system does not say."""
     try:
-        return round(
-            os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1
-        )
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
     except (AttributeError, OSError, ValueError):
         return None
 

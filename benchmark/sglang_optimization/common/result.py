@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
@@ -41,7 +41,7 @@ def document(
         "schema": SCHEMA,
         "benchmark": benchmark,
         "command": command_line() if command is None else command,
-        "created": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "created": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "machine": machine_facts(),
         "settings": _plain(settings),
         "results": [_plain(row) for row in results],

@@ -60,9 +60,7 @@ def show(
     shown = _used(columns, rows)
     table = Table(title=title, title_justify="left", caption=note, caption_justify="left")
     for column in shown:
-        table.add_column(
-            column.header, justify="left" if column.text else "right", no_wrap=True
-        )
+        table.add_column(column.header, justify="left" if column.text else "right", no_wrap=True)
     for row in rows:
         table.add_row(*(column.cell(row) for column in shown))
     console = Console(highlight=False)
@@ -79,9 +77,7 @@ def markdown(columns: Sequence[Column], rows: Sequence[Row]) -> str:
         "| " + " | ".join(column.header for column in shown) + " |",
         "|" + "|".join("---" if column.text else "---:" for column in shown) + "|",
     ]
-    lines += [
-        "| " + " | ".join(column.cell(row) for column in shown) + " |" for row in rows
-    ]
+    lines += ["| " + " | ".join(column.cell(row) for column in shown) + " |" for row in rows]
     return "\n".join(lines) + "\n"
 
 

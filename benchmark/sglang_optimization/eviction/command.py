@@ -62,9 +62,7 @@ def arguments() -> argparse.ArgumentParser:
         default=list(WORKLOADS),
         help="built-in workloads, used where no --trace is given",
     )
-    what.add_argument(
-        "--limit", type=cli.positive, metavar="N", help="only the first N requests"
-    )
+    what.add_argument("--limit", type=cli.positive, metavar="N", help="only the first N requests")
     how = parser.add_argument_group("how")
     how.add_argument(
         "--capacity",
@@ -114,12 +112,15 @@ def run(options: argparse.Namespace) -> None:
     configs = dict(options.policy_config)
     words = options.policies or (SCALE_POLICIES if options.scale else ["all"])
     chosen = policies.resolve(words, configs)
-    _quiet_sglang()
+    # The optimum is no tree, and it is computed for every cell anyway.
+    chosen = _with_baseline([policy for policy in chosen if not policy.is_optimum])
+    cells = [] if options.scale else _cells(options)
+    _prepare_sglang(chosen)
     if options.scale:
         rows = run_scale(chosen, options.leaves)
         table.show("evict(16 tokens), full pool", report.SCALE_COLUMNS, rows)
     else:
-        rows = run_replays(options, chosen)
+        rows = run_replays(cells, chosen, options.page_size)
         _show_replays(rows)
     if options.json is not None:
         result.write(options.json, result.document("eviction", _settings(options), rows))
@@ -131,10 +132,9 @@ def run_scale(chosen: list[policies.Policy], leaves: list[int]) -> list[report.R
     """Rows of the scale table."""
     from .scale import evict_cost
 
-    real = _with_baseline([policy for policy in chosen if not policy.is_optimum])
     rows = []
-    with progress.steps(len(real) * len(leaves)) as bar:
-        for policy in real:
+    with progress.steps(len(chosen) * len(leaves)) as bar:
+        for policy in chosen:
             for count in leaves:
                 bar.start(f"{policy.name}, {count:,} leaves")
                 rows.append(evict_cost(policy, count))
@@ -144,33 +144,24 @@ def run_scale(chosen: list[policies.Policy], leaves: list[int]) -> list[report.R
 
 
 def run_replays(
-    options: argparse.Namespace, chosen: list[policies.Policy]
+    cells: list[tuple[Trace, int]], chosen: list[policies.Policy], page_size: int
 ) -> list[report.Row]:
     """Rows of the replay tables, derived columns included."""
     from .driver import replay
 
-    cells = [
-        (trace, capacity)
-        for trace in _traces(options)
-        for capacity in _capacities(options, trace)
-    ]
-    real = _with_baseline([policy for policy in chosen if not policy.is_optimum])
     # What the imports made stays: collecting it again before each replay takes seconds.
     gc.freeze()
     rows = []
-    with progress.steps(len(cells) * (len(real) + 1)) as bar:
+    with progress.steps(len(cells) * (len(chosen) + 1)) as bar:
         for trace, capacity in cells:
-            for policy in real:
+            for policy in chosen:
                 bar.start(f"{trace.name}, {capacity:,} blocks: {policy.name}")
                 gc.collect()
-                try:
-                    outcome = replay(trace, policy, capacity, options.page_size)
-                except (TypeError, ValueError, RuntimeError) as error:
-                    raise cli.BenchError(f"policy {policy.name}: {error}") from error
+                outcome = replay(trace, policy, capacity, page_size)
                 rows.append(report.outcome_row(trace, policy, capacity, outcome))
                 bar.finish()
             bar.start(f"{trace.name}, {capacity:,} blocks: optimum")
-            bound = optimum(trace, capacity, options.page_size)
+            bound = optimum(trace, capacity, page_size)
             rows.append(report.bound_row(trace, capacity, bound))
             bar.finish()
     report.complete(rows)
@@ -183,6 +174,12 @@ def _show_replays(rows: list[report.Row]) -> None:
         title = f"{name}: {own[0]['requests']:,} requests, {own[0]['total_blocks']:,} blocks"
         table.show(title, report.COLUMNS, own)
     table.show("all cells", report.SUMMARY_COLUMNS, report.summary(rows))
+
+
+def _cells(options: argparse.Namespace) -> list[tuple[Trace, int]]:
+    return [
+        (trace, capacity) for trace in _traces(options) for capacity in _capacities(options, trace)
+    ]
 
 
 def _traces(options: argparse.Namespace) -> list[Trace]:
@@ -205,9 +202,7 @@ def _capacities(options: argparse.Namespace, trace: Trace) -> list[int]:
     if options.capacity:
         odd = [size for size in options.capacity if size % page]
         if odd:
-            raise cli.BenchError(
-                f"--capacity {odd[0]} is not a multiple of --page-size {page}"
-            )
+            raise cli.BenchError(f"--capacity {odd[0]} is not a multiple of --page-size {page}")
         return list(options.capacity)
     if options.trace:
         footprint = trace.footprint()
@@ -246,6 +241,30 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     return settings
 
 
-def _quiet_sglang() -> None:
-    """Keep the cache's start-up messages, one a replay, out of the progress."""
+def _prepare_sglang(chosen: list[policies.Policy]) -> None:
+    """One thread, as the clock counts one; no start-up message for each cache.
+
+    Also builds each policy once, so that a wrong configuration is told at once and
+    not after all that comes before it in the run.
+
+    Raises:
+        BenchError: there is no sglang, or a policy rejects its configuration.
+    """
+    progress.note("loading sglang")
+    try:
+        import sglang.srt.mem_cache.unified_radix_cache  # noqa: F401
+        import torch
+    except ImportError as error:
+        raise cli.BenchError(
+            f"sglang cannot be imported ({error}); install this repository first: make venv"
+        ) from error
+    torch.set_num_threads(1)
     logging.getLogger("sglang").setLevel(logging.WARNING)
+
+    from .driver import Replay
+
+    for policy in chosen:
+        try:
+            Replay(policy, capacity=1, block_tokens=512, page_size=1)
+        except (ImportError, RuntimeError, TypeError, ValueError) as error:
+            raise cli.BenchError(f"policy {policy.name}: {error}") from error

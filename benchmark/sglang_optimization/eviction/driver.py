@@ -16,15 +16,15 @@ A request whose blocks exceed the pool is rejected, as a server rejects it.
 
 from __future__ import annotations
 
-import time
 from array import array
 from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 import torch
-from common import stats
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
+
+from common import stats
 
 from .hooks import Hooks, make_hooks
 from .policies import Policy
@@ -34,7 +34,8 @@ from .trace import Request, Trace
 
 @dataclass
 class Outcome:
-    """What one replay measured. Blocks are tree tokens; times are in microseconds.
+    """What one replay measured. Blocks are tree tokens; times are CPU time in
+    microseconds.
 
     Attributes:
         hit_blocks: prompt blocks found in the cache.
@@ -132,9 +133,9 @@ class Replay:
         if end == 0:
             return 0
         tokens = array("q", request.path[:end])
-        began = time.perf_counter_ns()
+        began = stats.cpu_clock_ns()
         hit = self._serve(request, tokens, prompt, end)
-        outcome.request_us.append((time.perf_counter_ns() - began) / 1000)
+        outcome.request_us.append((stats.cpu_clock_ns() - began) / 1000)
         outcome.hit_blocks += hit
         outcome.hit_tokens += min(hit * self.block_tokens, prompt_tokens)
         return hit
@@ -152,9 +153,7 @@ class Replay:
             indices.append(self._allocate(prompt - hit))
         values = torch.cat(indices)
         result = cache.insert(
-            InsertParams(
-                key=key, value=values, prev_prefix_len=hit, priority=request.priority
-            )
+            InsertParams(key=key, value=values, prev_prefix_len=hit, priority=request.priority)
         )
         cache.unlock(lock)
         lock = cache.lock(result.last_device_node)
@@ -203,9 +202,9 @@ class Replay:
         shortfall = count - self.allocator.available_size()
         if shortfall > 0:
             before = self.allocator.available_size()
-            began = time.perf_counter_ns()
+            began = stats.cpu_clock_ns()
             self.allocator.evict_to_free_tokens(self.cache, count)
-            self.outcome.eviction_us.append((time.perf_counter_ns() - began) / 1000)
+            self.outcome.eviction_us.append((stats.cpu_clock_ns() - began) / 1000)
             self.outcome.evictions += 1
             self.outcome.evicted_blocks += self.allocator.available_size() - before
         slots = self.allocator.alloc(count)
@@ -225,9 +224,7 @@ class Replay:
         held = cache.protected_size()
         assert held == 0, f"{held} tokens are still locked"
         known = self.allocator.available_size() + cache.evictable_size()
-        assert known == self.capacity, (
-            f"{self.capacity} slots, but {known} are free or evictable"
-        )
+        assert known == self.capacity, f"{self.capacity} slots, but {known} are free or evictable"
         cache.sanity_check()
 
 

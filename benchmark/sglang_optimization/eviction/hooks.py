@@ -122,9 +122,7 @@ class AdaptiveHooks(FeatureHooks):
         return dict(self._adaptive.report())
 
 
-def make_hooks(
-    policy: Policy, capacity: int, block_tokens: int, page_size: int
-) -> Hooks:
+def make_hooks(policy: Policy, capacity: int, block_tokens: int, page_size: int) -> Hooks:
     """The hooks that ``policy`` needs."""
     if policy.reference is not None:
         return ReferenceHooks(policy, capacity, block_tokens)

@@ -88,9 +88,7 @@ def optimum(trace: Trace, capacity: int, page_size: int = 1) -> Bound:
     )
 
 
-def _next_uses(
-    paths: list[list[int]], prompts: list[int], pages: int
-) -> list[list[int]]:
+def _next_uses(paths: list[list[int]], prompts: list[int], pages: int) -> list[list[int]]:
     """For each block of each path the index of the next request with a use for it.
 
     Only a prompt uses a block: an answer that regenerates a resident block gains

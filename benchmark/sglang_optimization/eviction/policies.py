@@ -84,8 +84,7 @@ def resolve(words: list[str], configs: dict[str, dict[str, Any]]) -> list[Policy
     unused = set(configs) - {name.partition("@")[0] for name in names}
     if unused:
         raise BenchError(
-            f"--policy-config names {', '.join(sorted(unused))}, "
-            "which --policies does not ask for"
+            f"--policy-config names {', '.join(sorted(unused))}, which --policies does not ask for"
         )
     return [_policy(name, configs) for name in names]
 

@@ -43,9 +43,7 @@ def make_cache(
         RuntimeError: the requested core is not available here.
     """
     if capacity <= 0 or capacity % page_size:
-        raise ValueError(
-            f"capacity {capacity} is not a positive multiple of page size {page_size}"
-        )
+        raise ValueError(f"capacity {capacity} is not a positive multiple of page size {page_size}")
     cache = UnifiedRadixCache(
         CacheInitParams(
             disable=False,

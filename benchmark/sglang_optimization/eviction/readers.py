@@ -44,7 +44,7 @@ def read_trace(path: Path, limit: int | None = None) -> Trace:
     Raises:
         TraceError: unreadable file, unknown format, malformed line.
     """
-    records = []
+    records: list[dict[str, Any]] = []
     bailian = False
     for number, record in _records(path):
         if not records:
@@ -62,7 +62,7 @@ def read_trace(path: Path, limit: int | None = None) -> Trace:
     if not requests:
         raise TraceError(f"{path.name}: no request has a full {block_tokens}-token block")
     name = path.name.removesuffix(".gz").removesuffix(".jsonl")
-    settings = {"format": "qwen-bailian" if bailian else "mooncake"}
+    settings: dict[str, object] = {"format": "qwen-bailian" if bailian else "mooncake"}
     return Trace(name, requests, block_tokens, path.name, settings).head(limit)
 
 
@@ -101,9 +101,7 @@ def _is_bailian(path: Path, number: int, record: dict[str, Any]) -> bool:
     return "chat_id" in record
 
 
-def _checked(
-    path: Path, number: int, record: dict[str, Any], bailian: bool
-) -> dict[str, Any]:
+def _checked(path: Path, number: int, record: dict[str, Any], bailian: bool) -> dict[str, Any]:
     for key in (*_COMMON_KEYS, *(_BAILIAN_KEYS if bailian else ())):
         if key not in record:
             raise _malformed(path, number, f"lacks {key}")
@@ -130,9 +128,7 @@ def _is_number(value: Any) -> bool:
     )
 
 
-def _check_block_tokens(
-    path: Path, records: list[dict[str, Any]], block_tokens: int
-) -> None:
+def _check_block_tokens(path: Path, records: list[dict[str, Any]], block_tokens: int) -> None:
     """Refuse a file whose block size is evidently another one."""
     blocks = sum(len(record["hash_ids"]) for record in records)
     tokens = sum(record["input_length"] for record in records)

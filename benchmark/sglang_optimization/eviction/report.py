@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
 from common import plot, stats
 from common.table import Column, byte_size, number, percent, ratio
 
-from .driver import Outcome
-from .optimum import Bound
 from .policies import BASELINE, OPTIMUM, Policy
-from .trace import Trace
+
+if TYPE_CHECKING:
+    from .driver import Outcome
+    from .optimum import Bound
+    from .trace import Trace
 
 Row = dict[str, Any]
 LEAST_CAPACITIES_FOR_EQUIVALENT = 5
@@ -27,8 +29,8 @@ COLUMNS = (
     Column("token_hit_ratio", "token hit", number(4)),
     Column("gap_closed", "gap closed", percent),
     Column("lru_capacity_text", "LRU needs", text=True),
-    Column("request_us", "us/request", number(1)),
-    Column("eviction_us", "us/evict", number(1)),
+    Column("request_us", "CPU us/request", number(1)),
+    Column("eviction_us", "CPU us/evict", number(1)),
     Column("state_bytes", "state", byte_size),
     Column("rejected", "rejected", number(0)),
 )
@@ -38,13 +40,13 @@ SUMMARY_COLUMNS = (
     Column("mean_gap_closed", "mean gap closed", percent),
     Column("worst_against_lru", "worst cell / LRU", number(4)),
     Column("mean_hit_ratio", "mean block hit", number(4)),
-    Column("mean_request_us", "mean us/request", number(1)),
+    Column("mean_request_us", "CPU us/request", number(1)),
 )
 SCALE_COLUMNS = (
     Column("policy", "policy", text=True),
     Column("core", "core", text=True),
     Column("leaves", "leaves", number(0)),
-    Column("evict_us", "us/evict(16)", number(1)),
+    Column("evict_us", "CPU us/evict(16)", number(1)),
     Column("evict_us_p90", "p90", number(1)),
     Column("against_lru", "/ Rust LRU", ratio),
     Column("against_fewest", "/ own fewest", ratio),
@@ -128,9 +130,7 @@ def equivalent_capacity(
         low, high = lru_hits[index - 1], lru_hits[index]
         if low <= hit <= high:
             share = (hit - low) / (high - low) if high > low else 0.0
-            return capacities[index - 1] + share * (
-                capacities[index] - capacities[index - 1]
-            )
+            return capacities[index - 1] + share * (capacities[index] - capacities[index - 1])
     return None
 
 

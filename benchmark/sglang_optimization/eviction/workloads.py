@@ -171,9 +171,7 @@ def _sessions(
             live.remove(first)
 
 
-def _finished(
-    rng: random.Random, blocks: _Blocks, now: float, prompt: tuple[int, ...]
-) -> Request:
+def _finished(rng: random.Random, blocks: _Blocks, now: float, prompt: tuple[int, ...]) -> Request:
     """A request whose answer length has the long tail of chat answers."""
     tokens = min(2048, 1 + int(rng.lognormvariate(5.3, 1.0)))
     return Request(now, prompt, blocks.fresh(tokens // BLOCK_TOKENS), tokens)

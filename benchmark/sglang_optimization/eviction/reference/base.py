@@ -69,6 +69,8 @@ class ReferencePolicy(EvictionStrategy):
 class ObservedFullComponent(FullComponent):
     """Reports tree events to a ``ReferencePolicy`` set as the core's strategy."""
 
+    _evict_device_last_node: Any
+
     @property
     def policy(self) -> ReferencePolicy:
         """The policy of this cache."""
@@ -115,9 +117,7 @@ class ObservedFullComponent(FullComponent):
                 return node_id
             # It goes back under its new priority; nothing was evicted.
             self._evict_device_last_node = None
-            heapq.heappush(
-                self._evict_device_heap, (self.policy.get_priority(node), node)
-            )
+            heapq.heappush(self._evict_device_heap, (self.policy.get_priority(node), node))
 
 
 def start_of(node: Any) -> int:

@@ -51,9 +51,7 @@ class GDSF(ReferencePolicy):
 
     def on_split(self, upper: Any, lower: Any) -> None:
         record = self._records[lower.id]
-        self._records[upper.id] = _Record(
-            record.frequency, record.worth, record.touched
-        )
+        self._records[upper.id] = _Record(record.frequency, record.worth, record.touched)
 
     def on_evict(self, node: Any) -> None:
         self._inflation = max(self._inflation, self._records.pop(node.id).worth)

@@ -71,9 +71,7 @@ class LHD(ReferencePolicy):
 
     def on_split(self, upper: Any, lower: Any) -> None:
         record = self._records[lower.id]
-        self._records[upper.id] = _Record(
-            record.touched, record.last_age, record.previous_age
-        )
+        self._records[upper.id] = _Record(record.touched, record.last_age, record.previous_age)
 
     def on_evict(self, node: Any) -> None:
         self._count(self._evictions, self._records.pop(node.id), len(node.key))
