@@ -56,6 +56,7 @@ def test_all_fit(two_edits, next_release) -> None:
         ("moved", "one", "sglang/srt/scheduler.py:"),
     ]
     assert "line 20 -> 21" in text
+    assert "fork: 2 unchanged, 1 moved, 0 failed" in text
     pins = tomllib.loads((two_edits.root / "UPSTREAM.toml").read_text())
     assert (pins["version"], pins["local"]) == ("1.2.4", "opt.1")
     assert pins["wheel"] == [

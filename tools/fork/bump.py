@@ -27,7 +27,7 @@ from fork.rehash import rehashed, write_patches
 from fork.repo import Repo, Upstream, WheelPin, render_upstream
 from fork.wheel import pristine_dir, unpack
 
-UNCHANGED, MOVED, FAILED = "unchanged", "moved", "failed"
+STATUSES = UNCHANGED, MOVED, FAILED = "unchanged", "moved", "failed"
 # Wheels of later releases may ask for another glibc than today's manylinux_2_34.
 _GLIBC_MINORS = range(17, 46)
 _LINUX = re.compile(r"manylinux(_\d+_\d+|\d+)_")
@@ -155,11 +155,10 @@ def _try_together(new: Path, topics: Sequence[Topic], outcomes: list[Outcome]) -
 
 def table(outcomes: Sequence[Outcome]) -> str:
     """The outcomes as aligned columns, failures last."""
-    order = [UNCHANGED, MOVED, FAILED]
     rows = [("status", "topic", "anchor", "where or why")]
     rows += [
         (outcome.status, outcome.topic, outcome.what, outcome.detail)
-        for outcome in sorted(outcomes, key=lambda o: order.index(o.status))
+        for outcome in sorted(outcomes, key=lambda o: STATUSES.index(o.status))
     ]
     widths = [max(len(row[column]) for row in rows) for column in range(3)]
     return "\n".join(

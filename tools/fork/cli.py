@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from fork.bump import FAILED, compare, find_wheels, table, unpack_release, write_bump
+from fork.bump import FAILED, STATUSES, compare, find_wheels, table, unpack_release, write_bump
 from fork.errors import ForkError
 from fork.export import export_series
 from fork.fetch import fetch
@@ -176,7 +177,9 @@ def _bump(repo: Repo, options: argparse.Namespace) -> None:
     target = find_wheels(current, options.version, say)
     outcomes = compare(repo, old, unpack_release(repo, target, options.wheel, say), topics)
     print(table(outcomes), flush=True)
-    failed = sum(outcome.status == FAILED for outcome in outcomes)
+    counts = Counter(outcome.status for outcome in outcomes)
+    say(", ".join(f"{counts[status]} {status}" for status in STATUSES))
+    failed = counts[FAILED]
     if options.dry_run:
         say("dry run: nothing was written")
     elif failed and not options.partial:
