@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Serves SmolLM2 on the CPU once for each eviction policy and compares them.
 
-Every server gets the same seeded chat traffic (sessions that come back, one-time visitors,
-long documents read once) with a cache far smaller than what the traffic touches. Printed are
+Every server gets the same seeded chat traffic (agents that come back, one-time visitors, long
+documents read once) with a cache far smaller than what the traffic touches. Printed are
 the share of prompt tokens served from the cache, the time to the first token, and how many
 tokens were evicted. Answers are compared too: a policy must not change them.
 
@@ -66,7 +66,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--pool-tokens",
         type=cli.positive,
-        default=4096,
+        default=3072,
         metavar="N",
         help="size of the KV cache in tokens",
     )
@@ -148,6 +148,7 @@ def run_policy(
             "dtype": "float32",  # bfloat16 is many times slower on CPUs without such units
             "enable_metrics": True,
             "enable_cache_report": True,
+            "sleep_on_idle": True,
         },
         name=policy,
         ready_timeout_s=600,

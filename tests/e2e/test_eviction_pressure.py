@@ -13,10 +13,10 @@ from harness import ClosedLoop, Conversations, drive, require_success, summarize
 pytestmark = pytest.mark.e2e
 
 TRAFFIC = Conversations(
-    sessions=6,
-    turns=(2, 4),
+    agents=6,
+    turns=(3, 4),
     visitors=8,
-    scans=3,
+    scans=2,
     system_words=20,
     user_words=(5, 12),
     reply_words=(5, 15),

@@ -9,7 +9,7 @@ import pytest
 
 from harness import Conversations
 
-TRAFFIC = Conversations(sessions=5, turns=(2, 4), visitors=6, scans=2)
+TRAFFIC = Conversations(agents=5, turns=(2, 4), visitors=6, scans=2)
 
 
 def test_equal_seeds_give_equal_requests_and_other_seeds_others():
@@ -22,7 +22,7 @@ def test_arrivals_ascend_and_every_client_is_there():
     arrivals = [request.arrival_s for request in requests]
     assert arrivals == sorted(arrivals) and arrivals[0] >= 0
     names = {request.session for request in requests}
-    assert {name.split("-")[0] for name in names} == {"session", "visitor", "scan"}
+    assert {name.split("-")[0] for name in names} == {"agent", "visitor", "scan"}
     assert len(names) == 13
 
 
@@ -31,7 +31,7 @@ def test_each_turn_repeats_the_history_before_it():
     by_session: dict[str, list] = {}
     for request in TRAFFIC.requests():
         by_session.setdefault(request.session, []).append(request.prompt)
-    lengths = {len(turns) for name, turns in by_session.items() if name.startswith("session")}
+    lengths = {len(turns) for name, turns in by_session.items() if name.startswith("agent")}
     assert lengths <= {2, 3, 4} and max(lengths) > 1
     for turns in by_session.values():
         for before, after in itertools.pairwise(turns):
@@ -44,7 +44,7 @@ def test_system_prompts_are_shared():
     assert 1 < len(prompts) <= TRAFFIC.system_prompts
 
 
-@pytest.mark.parametrize("wrong", [{"turns": (3, 2)}, {"scan_words": (0, 5)}])
+@pytest.mark.parametrize("wrong", [{"turns": (3, 2)}, {"scan_words": (0, 5)}, {"gap_spread": 1}])
 def test_ranges_are_checked(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         Conversations(**wrong)

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Seeded chat traffic in which it matters what the prefix cache keeps.
 
-Three kinds of client share the cache, as in production traces: sessions that come back turn
-after turn with a growing history, visitors who ask one thing and never return, and long
-documents read once (a scan, which pushes the others out of a recency-ordered cache). All of
-them start with one of a few system prompts. The assistant's side of the history is scripted,
-so every server gets exactly the same tokens, whatever it answers.
+Three kinds of client share the cache, as in production traces: agents, which come back at
+fairly regular intervals (the time their tools take) with a history that grows each turn;
+visitors, who ask one thing and never return; and long documents read once (a scan). All of
+them start with one of a few system prompts. When the agents' histories together exceed the
+cache, recency alone evicts each of them just before it returns. The assistant's side of the
+history is scripted, so every server gets exactly the same tokens, whatever it answers.
 """
 
 from __future__ import annotations
@@ -43,34 +44,39 @@ class Conversations:
     """Parameters of the traffic. Lengths are in words (about 1.3 tokens each).
 
     Attributes:
-        sessions: clients that come back.
-        turns: fewest and most turns of a session.
+        agents: clients that come back.
+        turns: fewest and most turns of an agent.
         visitors: clients with a single turn.
         scans: single requests with a long document.
-        gap_s: mean time between the turns of a session (exponential).
-        span_s: sessions, visitors and scans begin within this time.
+        gap_s: mean time between the turns of an agent.
+        gap_spread: a gap is uniform in ``gap_s * (1 - gap_spread, 1 + gap_spread)``.
+
+    Agents begin within the first gap; visitors and scans come at any time until the agents'
+    last turns.
     """
 
-    sessions: int = 12
-    turns: tuple[int, int] = (3, 7)
-    visitors: int = 24
-    scans: int = 6
+    agents: int = 6
+    turns: tuple[int, int] = (9, 9)
+    visitors: int = 20
+    scans: int = 2
     system_prompts: int = 3
-    system_words: int = 90
-    user_words: tuple[int, int] = (15, 45)
-    reply_words: tuple[int, int] = (30, 70)
-    scan_words: tuple[int, int] = (250, 450)
+    system_words: int = 60
+    user_words: tuple[int, int] = (10, 30)
+    reply_words: tuple[int, int] = (20, 40)
+    scan_words: tuple[int, int] = (150, 300)
     max_new_tokens: int = 4
-    gap_s: float = 12.0
-    span_s: float = 60.0
+    gap_s: float = 10.0
+    gap_spread: float = 0.4
 
     def __post_init__(self) -> None:
         for name in ("turns", "user_words", "reply_words", "scan_words"):
             low, high = getattr(self, name)
             if not 1 <= low <= high:
                 raise ValueError(f"{name} must be 1 <= low <= high, got {(low, high)}")
-        if self.system_prompts < 1 or self.sessions + self.visitors + self.scans < 1:
+        if self.system_prompts < 1 or self.agents + self.visitors + self.scans < 1:
             raise ValueError("at least one system prompt and one client are needed")
+        if not 0 <= self.gap_spread < 1:
+            raise ValueError(f"gap_spread must be in [0, 1), got {self.gap_spread}")
 
     def requests(self, seed: int = 0) -> list[Request]:
         """Returns the requests in order of arrival; equal seeds give equal requests."""
@@ -79,30 +85,37 @@ class Conversations:
             f"You are assistant number {n}. " + text(rng, self.system_words)
             for n in range(self.system_prompts)
         ]
+        span_s = self.gap_s * sum(self.turns) / 2
         found: list[Request] = []
-        for n in range(self.sessions):
-            found += self._session(
-                rng, f"session-{n}", rng.choice(systems), rng.randint(*self.turns)
-            )
+        for n in range(self.agents):
+            found += self._agent(rng, f"agent-{n}", rng.choice(systems))
         for n in range(self.visitors):
-            found += self._session(rng, f"visitor-{n}", rng.choice(systems), 1)
+            question = self._question(rng)
+            found.append(self._single(rng, f"visitor-{n}", rng.choice(systems), question, span_s))
         for n in range(self.scans):
-            document = text(rng, rng.randint(*self.scan_words))
-            messages = [_say("system", rng.choice(systems)), _say("user", f"Summarise: {document}")]
-            found.append(self._request(messages, rng.uniform(0, self.span_s), f"scan-{n}"))
+            document = "Summarise: " + text(rng, rng.randint(*self.scan_words))
+            found.append(self._single(rng, f"scan-{n}", rng.choice(systems), document, span_s))
         return sorted(found, key=lambda request: request.arrival_s)
 
-    def _session(self, rng: random.Random, name: str, system: str, turns: int) -> list[Request]:
-        arrival = rng.uniform(0, self.span_s)
+    def _agent(self, rng: random.Random, name: str, system: str) -> list[Request]:
+        arrival = rng.uniform(0, self.gap_s)
         messages = [_say("system", system)]
         found = []
-        for _ in range(turns):
-            question = text(rng, rng.randint(*self.user_words)) + " " + rng.choice(_QUESTIONS)
-            messages.append(_say("user", question))
+        for _ in range(rng.randint(*self.turns)):
+            messages.append(_say("user", self._question(rng)))
             found.append(self._request(messages, arrival, name))
             messages.append(_say("assistant", text(rng, rng.randint(*self.reply_words))))
-            arrival += rng.expovariate(1 / self.gap_s)
+            arrival += self.gap_s * rng.uniform(1 - self.gap_spread, 1 + self.gap_spread)
         return found
+
+    def _single(
+        self, rng: random.Random, name: str, system: str, content: str, span_s: float
+    ) -> Request:
+        messages = [_say("system", system), _say("user", content)]
+        return self._request(messages, rng.uniform(0, span_s), name)
+
+    def _question(self, rng: random.Random) -> str:
+        return text(rng, rng.randint(*self.user_words)) + " " + rng.choice(_QUESTIONS)
 
     def _request(
         self, messages: Sequence[dict[str, str]], arrival_s: float, session: str
