@@ -7,7 +7,7 @@ import ast
 import hashlib
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fork.edits import apply_edits
@@ -179,6 +179,7 @@ def called_name(node: ast.stmt) -> str:
     return ""
 
 
+@settings(deadline=None)
 @given(
     modules(),
     st.data(),
@@ -205,6 +206,7 @@ def test_an_insertion_keeps_everything_else(
         assert (previous if place == "before" else following) == "mark"
 
 
+@settings(deadline=None)
 @given(modules(), st.sampled_from(["start", "end"]))
 def test_applying_twice_is_refused(module: tuple[str, list[str]], place: str) -> None:
     raw = module[0].encode()
@@ -215,6 +217,7 @@ def test_applying_twice_is_refused(module: tuple[str, list[str]], place: str) ->
         apply_edits(NAME, once, [edit("f", place, data=once)])
 
 
+@settings(deadline=None)
 @given(modules(), st.data())
 def test_order_of_edits_at_different_places_does_not_matter(
     module: tuple[str, list[str]], data: st.DataObject

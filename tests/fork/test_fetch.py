@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fork.errors import ForkError
-from fork.fetch import cache_dir, fetch, pin_for_interpreter
+from fork.fetch import CACHE_VARIABLE, cache_dir, fetch, pin_for_interpreter
 from fork.repo import Upstream, WheelPin, find_repo
 
 
@@ -101,3 +101,11 @@ def test_no_pip_is_said_plainly(checkout, monkeypatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(ForkError, match="no pip found"):
         fetch(upstream, upstream.wheels[0])
+
+
+def test_a_cache_that_cannot_be_written_is_named(checkout, monkeypatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(CACHE_VARIABLE, str(tmp_path / "file" / "below"))
+    text = checkout.fails("fetch")
+    assert "cannot keep wheels there: Not a directory" in text
+    assert f"remedy: set {CACHE_VARIABLE}" in text

@@ -52,6 +52,11 @@ def test_mistakes_in_the_pin_are_named(old: str, new: str, problem: str) -> None
         parse_upstream(tomllib.loads(GOOD.replace(old, new)), "UPSTREAM.toml")
 
 
+def test_this_repositorys_pin_is_as_bump_writes_it() -> None:
+    repo = find_repo(Path(__file__).parent)
+    assert repo.upstream_file.read_text() == render_upstream(repo.upstream())
+
+
 def test_this_repository_pins_three_interpreters_on_two_machines() -> None:
     upstream = find_repo(Path(__file__).parent).upstream()
     tags = {tuple(pin.tags.split("-")[::2]) for pin in upstream.wheels}

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         repo = find_repo(options.repo)
         options.run(repo, options)
-    except ForkError as error:
+    except (ForkError, OSError) as error:
         print(f"fork: {error}", file=sys.stderr)
         return 1
     return 0

@@ -84,7 +84,14 @@ def fetch(
             return cached
         log(f"{cached} does not match its hash; downloading it again")
     log(f"downloading {pin.file}")
-    cached.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ForkError(
+            f"cannot keep wheels there: {error.strerror}",
+            where=str(cached.parent),
+            remedy=f"set {CACHE_VARIABLE} to a folder that can be written",
+        ) from None
     with tempfile.TemporaryDirectory(dir=cached.parent) as scratch:
         _download(upstream, pin, Path(scratch))
         got = Path(scratch) / pin.file
