@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import os
-from typing import Any, Optional
+from typing import Any, Callable, Optional
 
 import psutil
 import torch
@@ -28,6 +28,8 @@ from sglang.srt.platforms.interface import (
 logger = logging.getLogger(__name__)
 
 ATTENTION_BACKEND = "cpu_reference"
+# Algorithms whose operators the platform has (cpu_reference_spec_ops).
+SPECULATION = frozenset({"NGRAM", "STANDALONE", "EAGLE", "EAGLE3"})
 
 
 def activate() -> Optional[CpuReferencePlatform]:
@@ -58,8 +60,12 @@ class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
         # the platform is resolved in the processes that parse.
         from sglang.srt.arg_groups import choices
 
-        if ATTENTION_BACKEND not in choices.ATTENTION_BACKEND_CHOICES:
-            choices.ATTENTION_BACKEND_CHOICES.append(ATTENTION_BACKEND)
+        for names in (
+            choices.ATTENTION_BACKEND_CHOICES,
+            choices.DRAFT_ATTENTION_BACKEND_CHOICES,
+        ):
+            if ATTENTION_BACKEND not in names:
+                names.append(ATTENTION_BACKEND)
 
     def apply_server_args_defaults(self, server_args: Any) -> None:
         check(server_args)
@@ -75,6 +81,14 @@ class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
 
         return CpuReferenceKVPool
 
+    def supports_speculative_algorithm(self, algorithm: str) -> bool:
+        return algorithm in SPECULATION
+
+    def get_speculative_cache_locs_fn(self) -> Callable[..., torch.Tensor]:
+        from sglang.srt.platforms.cpu_reference_spec_ops import extend_cache_locs
+
+        return extend_cache_locs
+
     def init_backend(self) -> None:
         from sglang.srt.layers.attention.attention_registry import (
             register_attention_backend,
@@ -88,10 +102,10 @@ class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
 
             return CpuReferenceAttnBackend(runner)
 
-    def find_model_class(self, architectures: str | list[str]) -> Optional[type]:
+    def find_model_class(self, architecture: str) -> Optional[type]:
         from sglang.srt.platforms.cpu_reference_models import find_model_class
 
-        return find_model_class(architectures)
+        return find_model_class(architecture)
 
     def get_device(self, device_id: int = 0) -> str:
         # Upstream takes this for the value of --device, which is a string.

@@ -8,7 +8,10 @@ of loading or of the first batch.
 
 from __future__ import annotations
 
+import logging
 from typing import Any, NamedTuple, Optional
+
+logger = logging.getLogger(__name__)
 
 # The device is the host here: what upstream takes of a GPU by default would
 # starve the other processes of the machine. So: weights and KV pool in at most
@@ -94,6 +97,7 @@ def apply_defaults(server_args: Any, *, attention_backend: str) -> None:
         server_args.attention_backend = attention_backend
     if _asked(server_args, "dtype") == "auto":
         server_args.dtype = _DTYPE
+        logger.info("--dtype auto is %s on the reference CPU platform.", _DTYPE)
     if server_args.mem_fraction_static is None:
         server_args.mem_fraction_static = _MEM_FRACTION_STATIC
         if server_args.max_total_tokens is None:

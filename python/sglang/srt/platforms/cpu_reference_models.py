@@ -18,23 +18,21 @@ from sglang.srt.environ import envs
 _PACKAGE = "sglang.srt.models"
 
 
-def find_model_class(architectures: str | list[str]) -> Optional[type]:
-    """Return the class of the first architecture, or None.
+def find_model_class(architecture: str) -> Optional[type]:
+    """Return the model class of that name, or None.
 
     Args:
-        architectures: as in the model's configuration.
+        architecture: a name as in ``architectures`` of a model's configuration.
 
     Returns:
-        The registered class of that name, found by reading the modules' text
-        for its definition. None where none or several define it, or where the
-        module is one upstream was told to skip: upstream's own search decides.
+        The class, found by reading the modules' text for its definition. None
+        where no module or several define it, where the module does not register
+        it, or where upstream was told to skip the module: upstream's own search
+        decides then.
     """
-    if isinstance(architectures, str):
-        architectures = [architectures]
-    if not architectures or not architectures[0].isidentifier():
+    if not architecture.isidentifier():
         return None
-    name = architectures[0]
-    defines = re.compile(rf"^class {name}\b", re.MULTILINE)
+    defines = re.compile(rf"^class {architecture}\b", re.MULTILINE)
     folder = Path(importlib.import_module(_PACKAGE).__path__[0])
     modules = [
         path.stem
@@ -43,8 +41,9 @@ def find_model_class(architectures: str | list[str]) -> Optional[type]:
     ]
     if len(modules) != 1 or modules[0] in envs.SGLANG_DISABLED_MODEL_ARCHS.get():
         return None
-    entry = getattr(
-        importlib.import_module(f"{_PACKAGE}.{modules[0]}"), "EntryClass", ()
-    )
-    classes = entry if isinstance(entry, list) else [entry]
-    return next((cls for cls in classes if getattr(cls, "__name__", "") == name), None)
+    module = importlib.import_module(f"{_PACKAGE}.{modules[0]}")
+    entry = getattr(module, "EntryClass", [])
+    for cls in entry if isinstance(entry, list) else [entry]:
+        if cls.__name__ == architecture:
+            return cls
+    return None
