@@ -105,6 +105,20 @@ def test_children_that_outlive_a_crashed_server_are_ended(tmp_path):
         assert not server.alive
 
 
+def test_children_of_a_process_that_looks_dead_are_ended(tmp_path):
+    server = Server(fake(children=["headless"], grace_s=0.3), tmp_path)
+    with server:
+        # The guard, the server and the child; the process between shows as a zombie.
+        assert eventually(lambda: len(marked(server.mark)) == 3)
+    assert marked(server.mark) == []
+
+
+def test_a_server_that_was_not_started_has_no_processes(tmp_path):
+    server = Server(fake(), tmp_path)
+    server.stop()
+    assert server.processes() == [] and not server.alive
+
+
 def test_stopping_twice_is_allowed(tmp_path):
     server = Server(fake(), tmp_path)
     with server:

@@ -26,6 +26,13 @@ def start_children(kinds: list[str]) -> None:
         "deaf": "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)",
         "session": "os.setsid()",
         "daemon": "os.fork() and os._exit(0); os.setsid(); os.fork() and os._exit(0)",
+        # The first thread ends, so the process looks dead; its child runs on.
+        "headless": (
+            "import ctypes, subprocess, threading; "
+            "threading.Thread(target=time.sleep, args=(600,)).start(); "
+            "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)']); "
+            "ctypes.CDLL(None).pthread_exit(None)"
+        ),
     }
     for kind in kinds:
         subprocess.Popen([sys.executable, "-c", SLEEPER.format(setup=setups[kind])])

@@ -29,7 +29,7 @@ import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
-KILL_PATIENCE_S = 20.0
+KILL_PATIENCE_S = 60.0
 
 
 def prctl(option: int, value: int) -> None:
@@ -64,17 +64,20 @@ def spawn(command: list[str]) -> int:
 
 
 def descendants() -> list[int]:
-    """Returns the process ids below us, zombies left out."""
+    """Returns the process ids below us, zombies included.
+
+    A process whose first thread has ended shows as a zombie while its other threads run, and
+    its children still name it as their parent.
+    """
     children: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 with open(f"/proc/{entry}/stat", "rb") as file:
-                    state, parent = file.read().rpartition(b")")[2].split()[:2]
+                    parent = file.read().rpartition(b")")[2].split()[1]
             except OSError:  # gone meanwhile
                 continue
-            if state != b"Z":
-                children.setdefault(int(parent), []).append(int(entry))
+            children.setdefault(int(parent), []).append(int(entry))
     found, todo = [], [os.getpid()]
     while todo:
         below = children.get(todo.pop(), [])
@@ -89,15 +92,19 @@ def send(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def reap(status: dict[int, int]) -> None:
-    """Collects every child that has ended into ``status`` (pid -> exit code)."""
+def reap(status: dict[int, int]) -> bool:
+    """Collects every child that has ended into ``status`` (pid -> exit code).
+
+    Returns whether children are left. As subreaper we inherit every orphan below us, so none
+    left means that nothing descends from us.
+    """
     while True:
         try:
             pid, raw = os.waitpid(-1, os.WNOHANG)
         except ChildProcessError:
-            return
+            return False
         if not pid:
-            return
+            return True
         code = os.waitstatus_to_exitcode(raw)
         status[pid] = 128 - code if code < 0 else code
 
@@ -105,12 +112,10 @@ def reap(status: dict[int, int]) -> None:
 def kill_all(status: dict[int, int]) -> None:
     """Kills descendants until none is left: one may fork while we look."""
     deadline = time.monotonic() + KILL_PATIENCE_S
-    while (left := descendants()) and time.monotonic() < deadline:
-        for pid in left:
+    while reap(status) and time.monotonic() < deadline:
+        for pid in descendants():
             send(pid, signal.SIGKILL)
         time.sleep(0.02)
-        reap(status)
-    reap(status)
 
 
 def main(grace_s: float, command: list[str]) -> int:

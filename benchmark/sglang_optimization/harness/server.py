@@ -279,7 +279,7 @@ class Server:
         if guard.stdin:
             guard.stdin.close()
         try:
-            guard.wait(self.spec.grace_s + 30.0)
+            guard.wait(self.spec.grace_s + 90.0)
         except subprocess.TimeoutExpired:
             guard.kill()
             guard.wait()
