@@ -18,7 +18,8 @@ from harness.server import marked_processes as marked
 from support.fakes import eventually, fake
 
 ROOT = Path(__file__).resolve().parents[2]
-STUBBORN = ["plain", "deaf", "session", "daemon"]
+# Each leaves one live process (see ``start_children`` of the fake server).
+STUBBORN = ["plain", "deaf", "session", "daemon", "headless"]
 
 OWNER = """
 import sys, time
@@ -103,14 +104,6 @@ def test_children_that_outlive_a_crashed_server_are_ended(tmp_path):
         os.kill(server.server_info()["pid"], signal.SIGKILL)
         assert eventually(lambda: server.processes() == [])
         assert not server.alive
-
-
-def test_children_of_a_process_that_looks_dead_are_ended(tmp_path):
-    server = Server(fake(children=["headless"], grace_s=0.3), tmp_path)
-    with server:
-        # The guard, the server and the child; the process between shows as a zombie.
-        assert eventually(lambda: len(marked(server.mark)) == 3)
-    assert marked(server.mark) == []
 
 
 def test_a_server_that_was_not_started_has_no_processes(tmp_path):
