@@ -51,6 +51,14 @@ def test_lines_are_indented_but_not_inside_strings() -> None:
     )
 
 
+def test_lines_inside_a_formatted_string_stay_put() -> None:
+    lines = 'text = f"""one {a}\n {a!r} two\n"""\nmore()\n'
+    got = apply_edits(NAME, SOURCE, [edit(lines=lines)]).decode()
+    assert got.startswith(
+        'def f(a):\n    text = f"""one {a}\n {a!r} two\n"""\n    more()\n    a.b()\n'
+    )
+
+
 def test_crlf_and_a_missing_last_newline_are_kept() -> None:
     data = b"def f(a):\r\n    return a\r\nX = 1"
     edits = [edit(data=data), edit("", "end", lines="Y = 2\n", data=data)]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,17 @@ def test_an_interrupted_run_leaves_no_tree(checkout, tree: Path, tmp_path: Path,
     with pytest.raises(KeyboardInterrupt):
         checkout.run("develop", "--tree", str(other))
     assert [path for path in other.parent.iterdir() if path.is_dir()] == [tree]
+
+
+def test_runs_at_the_same_time_make_one_tree(checkout, tree: Path) -> None:
+    shutil.rmtree(tree)
+    shutil.rmtree(checkout.pristine)
+    command = [sys.executable, "-m", "fork", "develop", "--tree", str(tree)]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).resolve().parents[2] / "tools")}
+    running = [subprocess.Popen(command, cwd=checkout.root, env=env) for _ in range(4)]
+    assert [process.wait() for process in running] == [0, 0, 0, 0]
+    assert [path for path in tree.parent.iterdir() if path.is_dir()] == [tree]
+    assert "self.count()" in (tree / "sglang/srt/scheduler.py").read_text()
 
 
 def test_another_release_makes_the_tree_anew(checkout, tree: Path, make_release, make_edit) -> None:
