@@ -11,6 +11,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 
+# Servers are started many times: without bytecode each start compiles upstream again.
+export PYTHONDONTWRITEBYTECODE :=
+
 VENV ?= .venv
 FORK ?= editable
 ARGS ?=
