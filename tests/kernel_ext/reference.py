@@ -28,8 +28,13 @@ class Context:
 
     @property
     def cell_key(self) -> tuple:
-        return (self.source, length_bucket(self.k), floor_to((1, 2, 3, 6, 12, 24), self.count),
-                floor_to((1, 2, 3, 6), self.distinct), self.longest)
+        return (
+            self.source,
+            length_bucket(self.k),
+            floor_to((1, 2, 3, 6, 12, 24), self.count),
+            floor_to((1, 2, 3, 6), self.distinct),
+            self.longest,
+        )
 
 
 def floor_to(steps: tuple[int, ...], value: int) -> int:
@@ -53,7 +58,8 @@ def own_occurrences(text: list, context: list, ahead: int) -> list[int]:
     return [
         end
         for end in range(len(text) - 1)
-        if text[end + 1] is not None and ends_with(text, end, context)
+        if text[end + 1] is not None
+        and ends_with(text, end, context)
         and (ahead == 1 or (end + 2 < len(text) and text[end + 2] is not None))
     ]
 
@@ -187,10 +193,14 @@ class ReferenceProposer:
     def contexts(self, request: int, path: list[int]) -> list[Context]:
         text = self.texts[request]
         query = text + path
-        own = [Context("own", k, n, len(s), s) for k, n, s in own_states(text, query, self.own_depth)]
+        own = [
+            Context("own", k, n, len(s), s) for k, n, s in own_states(text, query, self.own_depth)
+        ]
         shared = self.shared_contexts("shared", query, self.shared_depth, 1)
         ranked = [(c.k + 0.5, c) for c in own] + [(float(c.k), c) for c in shared]
-        order0 = SharedTexts.weigh([self.shared.streams[s][i] for s, i in self.shared.events], 0.999)
+        order0 = SharedTexts.weigh(
+            [self.shared.streams[s][i] for s, i in self.shared.events], 0.999
+        )
         n = len(self.shared.events)
         ranked.append((-0.99, Context("shared 0", 0, n, len(set(self.all_shared())), order0)))
         if self.full:
@@ -208,7 +218,9 @@ class ReferenceProposer:
     def all_shared(self) -> list[int]:
         return [token for tokens in self.shared.streams.values() for token in tokens]
 
-    def shared_contexts(self, source: str, query: list[int], depth: int, ahead: int) -> list[Context]:
+    def shared_contexts(
+        self, source: str, query: list[int], depth: int, ahead: int
+    ) -> list[Context]:
         out = []
         for k, n, shares in self.shared.states(query, depth, ahead):
             seen = {token for _, _, token in self.shared.after(query[-k:], ahead)}
@@ -225,16 +237,15 @@ class ReferenceProposer:
                 ranked.append((-0.4 + 0.1 * context.k - 1e-6, context))
         if len(query) >= 4:
             pair = (query[-1], query[-4])
-            ends = [
-                end for end in range(3, len(text) - 1) if (text[end], text[end - 3]) == pair
-            ]
+            ends = [end for end in range(3, len(text) - 1) if (text[end], text[end - 3]) == pair]
             shares = own_shares(text, ends, 1) if ends else {}
             ranked.append((1.51, Context("own gap", 0, len(ends), len(shares), shares)))
             tokens = [
                 self.shared.streams[stream][at]
                 for stream, at in self.shared.events
                 if at >= 4
-                and (self.shared.streams[stream][at - 1], self.shared.streams[stream][at - 4]) == pair
+                and (self.shared.streams[stream][at - 1], self.shared.streams[stream][at - 4])
+                == pair
             ]
             weighed = SharedTexts.weigh(tokens, 0.995)
             ranked.append((1.499, Context("shared gap", 0, len(tokens), len(set(tokens)), weighed)))
@@ -256,15 +267,26 @@ class ReferenceProposer:
                 probability[token] += weight * share
         return probability, used
 
-    def features(self, request: int, path: list[int], used: list[Context], root: bool,
-                 rank: int, token: int, p: float) -> list[float]:
+    def features(
+        self,
+        request: int,
+        path: list[int],
+        used: list[Context],
+        root: bool,
+        rank: int,
+        token: int,
+        p: float,
+    ) -> list[float]:
         out = [1.0, logit(p), float(rank == 0), float(root)]
         for source in ("own", "shared", "own skip", "shared skip"):
             listing = [c for c in used if c.source == source and token in c.shares]
             if listing:
                 c = listing[0]
-                out += [0.5 * logit(c.shares[token] * c.count / (c.count + 1)),
-                        0.5 * math.log2(1 + c.k), float(c.longest)]
+                out += [
+                    0.5 * logit(c.shares[token] * c.count / (c.count + 1)),
+                    0.5 * math.log2(1 + c.k),
+                    float(c.longest),
+                ]
             else:
                 out += [-1.5, 0.0, 0.0]
         query = self.texts[request] + path
@@ -309,7 +331,9 @@ class ReferenceProposer:
         weights = self.learned.weights[root]
         for rank, (token, p) in enumerate(ranked):
             f = self.features(request, [], used, root, rank, token, p)
-            error = float(token == truth) - sigmoid(sum(w * x for w, x in zip(weights, f, strict=True)))
+            error = float(token == truth) - sigmoid(
+                sum(w * x for w, x in zip(weights, f, strict=True))
+            )
             for i, x in enumerate(f):
                 weights[i] += rate * error * x
 
@@ -342,8 +366,15 @@ def first_of_eight(states: list[tuple]) -> list[tuple]:
 def first_of_eight_contexts(contexts: list[Context]) -> list[Context]:
     out = []
     for context in contexts:
-        out.append(Context(context.source, min(context.k, SKIP_DEPTH), context.count,
-                           context.distinct, context.shares))
+        out.append(
+            Context(
+                context.source,
+                min(context.k, SKIP_DEPTH),
+                context.count,
+                context.distinct,
+                context.shares,
+            )
+        )
         if context.k >= SKIP_DEPTH:
             break
     return out

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from kernel_ext.reference import SharedTexts, own_states
 
 sam = pytest.importorskip("sgl_kernel_ext.suffix_automaton", reason="needs sgl-kernel-ext")
@@ -33,7 +34,9 @@ def test_own_states_are_those_of_a_scan(text, query, depth, ahead):
     automaton = sam.Automaton(depth)
     automaton.extend(array(text))
     plain = [None if token == SEPARATOR else token for token in text]
-    assert_states_equal(automaton.match(array(query), ahead), own_states(plain, query, depth, ahead))
+    assert_states_equal(
+        automaton.match(array(query), ahead), own_states(plain, query, depth, ahead)
+    )
 
 
 @settings(max_examples=150, deadline=None)

@@ -8,6 +8,7 @@ import threading
 
 import numpy as np
 import pytest
+
 from kernel_ext.reference import ReferenceProposer
 
 sam = pytest.importorskip("sgl_kernel_ext.suffix_automaton", reason="needs sgl-kernel-ext")
@@ -54,7 +55,9 @@ def accepted_by(tree: dict[tuple[int, ...], float], truth: list[int]) -> int:
 def test_trees_are_those_of_the_reference(mode, seed):
     """Two requests decode in turn; every tree, with all that was learned before it."""
     width, own_depth, shared_depth = 8, 10, 6
-    ours = proposer(mode=mode, draft_token_num=width, own_depth=own_depth, shared_depth=shared_depth)
+    ours = proposer(
+        mode=mode, draft_token_num=width, own_depth=own_depth, shared_depth=shared_depth
+    )
     plain = ReferenceProposer(mode == "full", width, own_depth, shared_depth, 0.0)
     text = {r: wordy(100 * seed, 120) if r == 0 else wordy(100 * seed + r, 120) for r in (0, 1)}
     prompt, at = 50, {0: 51, 1: 51}
@@ -142,7 +145,12 @@ def decode(ours, seed: int, requests: int, steps: int) -> list:
 @pytest.mark.parametrize("mode", ["fast", "full"])
 def test_equal_calls_give_equal_trees(mode):
     """As tensor-parallel ranks need it: bit for bit, with bounds that are hit on the way."""
-    settings = {"mode": mode, "max_shared_tokens": 200, "max_request_tokens": 128, "max_total_tokens": 700}
+    settings = {
+        "mode": mode,
+        "max_shared_tokens": 200,
+        "max_request_tokens": 128,
+        "max_total_tokens": 700,
+    }
     assert decode(proposer(**settings), 3, 6, 40) == decode(proposer(**settings), 3, 6, 40)
 
 
@@ -398,7 +406,9 @@ def test_a_hint_is_followed_as_far_as_it_proves_right(mode):
     assert not {70, 71} & {token for path in tree for token in path}
     first = tree[(50,)]
     for i in range(30):  # the hint is right every time, the own text never repeats
-        tree = paths(step_with(ours, [100 + 2 * i, 101 + 2 * i], hint((0, 102 + 2 * i), (1, 103 + 2 * i))))
+        tree = paths(
+            step_with(ours, [100 + 2 * i, 101 + 2 * i], hint((0, 102 + 2 * i), (1, 103 + 2 * i)))
+        )
     assert tree[(160,)] > max(0.5, 2 * first)
     for i in range(200):  # and now it is wrong
         tree = paths(step_with(ours, [200 + i], hint((0, 500), (1, 501))))

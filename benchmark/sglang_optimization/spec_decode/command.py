@@ -1,0 +1,189 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command line of ``bench_spec_decode.py``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from common import cli, progress, result
+
+from . import proposers, report
+from .replay import Outcome, batch_step_ms, geometric_mean, replay
+from .samples import Sample, load_tokenizer, read_samples
+from .workloads import WORKLOADS, built_in
+
+EPILOG = """\
+A width counts the root: width 12 drafts at most 11 tokens a step. Greedy outputs are replayed in
+the order of the file, so sharing between requests is somewhat flattered; all proposers that share
+see the same. "upstream" verifies its full width whatever it found, so its accepted/drafted says so.
+
+examples:
+  %(prog)s                                        built-in workloads, small
+  %(prog)s --replay outputs.jsonl.gz              60 requests a set, width 12
+  %(prog)s --replay outputs.jsonl.gz --full       all requests, widths 4, 8, 12 and 16
+  %(prog)s --proposers full,arctic --threshold 0.15 --replay outputs.jsonl.gz
+  %(prog)s --engine                               a real server, with and without
+"""
+
+QUICK_REQUESTS = 60
+FULL_WIDTHS = [4, 8, 12, 16]
+BATCH = 64
+BATCH_SAMPLES = 160
+
+
+def arguments() -> argparse.ArgumentParser:
+    """The parser of ``bench_spec_decode.py``."""
+    parser = cli.parser("Replay outputs through draft proposers: acceptance and cost.", EPILOG)
+    what = parser.add_argument_group("what to replay")
+    what.add_argument(
+        "--replay",
+        type=cli.input_file,
+        metavar="FILE",
+        help="prompts with outputs, text or token ids (.jsonl, .jsonl.gz)",
+    )
+    what.add_argument(
+        "--tokenizer", type=Path, metavar="DIR", help="model folder for text (default: SmolLM2)"
+    )
+    what.add_argument(
+        "--workloads",
+        type=cli.comma_list,
+        default=None,
+        metavar="A,B",
+        help=f"built-in workloads: {', '.join(WORKLOADS)} (default: all without --replay)",
+    )
+    what.add_argument("--sets", type=cli.comma_list, metavar="A,B", help="only these sets")
+    what.add_argument(
+        "--requests",
+        type=cli.positive,
+        metavar="N",
+        help=f"requests a set, at most (default: {QUICK_REQUESTS}; all with --full)",
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument(
+        "--proposers",
+        type=cli.comma_list,
+        default=list(proposers.DEFAULT),
+        metavar="A,B",
+        help="; ".join(f"{name}: {text}" for name, (_, text) in proposers.PROPOSERS.items()),
+    )
+    how.add_argument(
+        "--widths",
+        type=cli.positive_list,
+        metavar="N,N",
+        help="nodes of a draft tree, the root included (default: 12; 4,8,12,16 with --full)",
+    )
+    how.add_argument(
+        "--threshold",
+        type=_share,
+        default=0.0,
+        metavar="P",
+        help="least path probability of full, fast and sam-chain, and token probability of arctic "
+        "(0: each one's default)",
+    )
+    how.add_argument(
+        "--engine",
+        action="store_true",
+        help="measure a real server with SmolLM2 instead: plain, upstream NGRAM, and this one",
+    )
+    cli.add_output_options(parser)
+    return parser
+
+
+def _share(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1")
+    return value
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs what the options ask for; returns the exit code."""
+    if options.engine:
+        from . import engine
+
+        return engine.run(options)
+    names = _available(proposers.check_names(options.proposers))
+    sets = _sets(options)
+    widths = options.widths or (FULL_WIDTHS if options.full else [12])
+    if max(widths) > 64:
+        raise cli.BenchError(f"width {max(widths)} is more than 64, the most a tree can hold")
+    rows: list[dict[str, Any]] = []
+    with progress.steps(len(names) * len(widths)) as bar:
+        for width in widths:
+            for name in names:
+                bar.start(f"{name}, width {width}")
+                rows += _measure(name, width, options.threshold, sets)
+                bar.finish()
+    report.show(rows, widths)
+    if options.json:
+        settings = {
+            "sets": {name: len(samples) for name, samples in sets.items()},
+            "threshold": options.threshold,
+            "batch": BATCH,
+            "seed": options.seed,
+        }
+        result.write(options.json, result.document("spec_decode", settings, rows))
+    if options.plot:
+        report.plot(options.plot, rows)
+    return cli.EXIT_OK
+
+
+def _available(names: list[str]) -> list[str]:
+    kept = []
+    for name in names:
+        reason = proposers.missing(name)
+        if reason is None:
+            kept.append(name)
+        else:
+            progress.note(f"left out: {name} {reason}")
+    if not kept:
+        raise cli.BenchError("none of the proposers can run here")
+    return kept
+
+
+def _sets(options: argparse.Namespace) -> dict[str, list[Sample]]:
+    limit = options.requests or (None if options.full else QUICK_REQUESTS)
+    sets: dict[str, list[Sample]] = {}
+    if options.replay:
+        sets.update(read_samples(options.replay, lambda: load_tokenizer(options.tokenizer), limit))
+    chosen = options.workloads
+    if chosen is None:
+        chosen = [] if options.replay else list(WORKLOADS)
+    for name in chosen:
+        if name not in WORKLOADS:
+            raise cli.BenchError(f"no workload {name!r}; choose from {', '.join(WORKLOADS)}")
+        sets[name] = built_in(name, limit or 200, options.seed)
+    if options.sets:
+        unknown = [name for name in options.sets if name not in sets]
+        if unknown:
+            raise cli.BenchError(f"no set {unknown[0]!r}; there are {', '.join(sets)}")
+        sets = {name: sets[name] for name in options.sets}
+    return sets
+
+
+def _measure(
+    name: str, width: int, threshold: float, sets: dict[str, list[Sample]]
+) -> list[dict[str, Any]]:
+    """One row a set and one of all sets, with the cost of a step of a batch."""
+    rows = []
+    outcomes = []
+    for dataset, samples in sets.items():
+        outcomes.append(replay(proposers.create(name, width, threshold), dataset, samples))
+        rows.append(outcomes[-1].row())
+    total = Outcome(name, report.ALL_SETS, width)
+    for outcome in outcomes:
+        total.add(outcome)
+    longest = max(sets.values(), key=len)
+    mixed = [s for group in sets.values() for s in group[: BATCH_SAMPLES // len(sets) + 1]]
+    batch = batch_step_ms(
+        proposers.create(name, width, threshold), mixed if len(mixed) > BATCH else longest, BATCH
+    )
+    row = total.row()
+    row["mal"] = geometric_mean([outcome.mal for outcome in outcomes])
+    row["batch_step_ms"] = batch
+    return [*rows, row]
