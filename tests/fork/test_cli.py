@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 TOOLS = Path(__file__).resolve().parents[2] / "tools"
 
@@ -30,6 +33,12 @@ def test_from_a_folder_of_the_checkout(checkout) -> None:
     done = fork(checkout.root / "python", "check")
     assert done.returncode == 0, done.stderr
     assert "0 topics, 0 edits" in done.stdout
+
+
+def test_an_old_python_is_told_so(monkeypatch) -> None:
+    monkeypatch.setattr("sys.version_info", (3, 10, 4))
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11 or newer, this is 3\.10"):
+        runpy.run_path(str(TOOLS / "fork" / "__init__.py"))
 
 
 def test_unknown_commands_and_none(tmp_path: Path) -> None:
