@@ -84,6 +84,11 @@ def test_two_topics_cannot_claim_one_module(checkout) -> None:
     )
 
 
+def test_tests_must_exist(checkout, make_edit) -> None:
+    checkout.topic("one", make_edit(), head='tests = ["tests/one"]')
+    assert "patches/one.toml: tests: no such file or folder tests/one" in checkout.fails("check")
+
+
 def test_the_version_file_is_not_for_edits(checkout, make_edit) -> None:
     checkout.topic("one", make_edit(file="sglang/_version.py", scope="", at="end"))
     assert "this file is written by the build" in checkout.fails("check")

@@ -10,7 +10,8 @@ pieces, lowest first: `errors`, `repo`, `patches` (what the files say); `stateme
 
 import sys
 
-if sys.version_info < (3, 11):  # before an import fails in a way that does not say so
+# Before an import fails in a way that does not say so.
+if sys.version_info < (3, 11):  # noqa: UP036
     raise SystemExit(
         f"fork: needs Python 3.11 or newer, this is {sys.version_info[0]}.{sys.version_info[1]}"
     )

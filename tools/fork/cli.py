@@ -11,7 +11,7 @@ from pathlib import Path
 
 from fork.bump import FAILED, STATUSES, compare, find_wheels, table, unpack_release, write_bump
 from fork.errors import ForkError
-from fork.export import export_series
+from fork.export import export_series, exported_tests
 from fork.fetch import fetch
 from fork.patches import Topic, unlisted
 from fork.plan import check_listed, hashes_to_update, make_plan, select_topics
@@ -118,6 +118,8 @@ def _check(repo: Repo, options: argparse.Namespace) -> None:
         topics = select_topics(repo, options.also)
     try:
         check_listed(repo, topics)
+        for topic in topics:
+            list(exported_tests(repo, topic))
     except ForkError as error:
         if not options.also:  # with --also the series is known to be unfinished
             raise
