@@ -5,13 +5,16 @@ Leaves are grouped by what protects them (session references, request priority)
 and, inside a group, by class. Within a class all leaves share one age curve,
 which rises and then falls, so its minimum is at the oldest or the newest leaf:
 two candidates a class, at most 160 comparisons, whatever the number of leaves.
+
+The better end of a class is kept until one of its leaves changes, an age moves
+into the next bin, or the curves are learned anew.
 """
 
 from __future__ import annotations
 
 import heapq
 from bisect import insort
-from typing import TYPE_CHECKING, Callable, Optional
+from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
 
 from .leaf_set import LeafSet
 
@@ -25,8 +28,22 @@ LeafKey = tuple[tuple, int, int, float]
 # (touch number, node id, node, key), both numbers negative in the other heap. An
 # entry holds while the key is the very object that the node's record carries.
 _Entry = tuple[int, int, "UnifiedTreeNode", LeafKey]
-# (value, touch number, node id, class, node, key)
-_Candidate = tuple[float, int, int, int, "UnifiedTreeNode", LeafKey]
+
+
+class _Candidate(NamedTuple):
+    """The better end of one class; compares by value, then older touch."""
+
+    value: float
+    seq: int
+    node_id: int
+    cls: int
+    node: UnifiedTreeNode
+    key: LeafKey
+    # Touch times of both ends, and the ages up to which their values hold.
+    old_time: float
+    old_limit: float
+    new_time: float
+    new_limit: float
 
 
 class _ClassQueue:
@@ -43,31 +60,40 @@ class _ClassQueue:
         self.new: list[_Entry] = []
 
 
+class _Group:
+    """Queues of one protection level, and the candidates known to be right."""
+
+    __slots__ = ("queues", "candidates")
+
+    def __init__(self) -> None:
+        self.queues: dict[int, _ClassQueue] = {}
+        self.candidates: dict[int, _Candidate] = {}
+
+
 class ClassIndex:
     """Index over ``leaves``. A walk is ``begin``, ``pick`` until None, ``end``.
 
     Args:
         key_of: current key of a leaf.
-        value_of: ``(class, touch time)`` to the value that is minimised;
-            constant during a walk.
+        value_of: ``(class, age)`` to the value that is minimised, and the age
+            from which it is another one.
     """
 
     def __init__(
         self,
         key_of: Callable[[UnifiedTreeNode], LeafKey],
-        value_of: Callable[[int, float], float],
+        value_of: Callable[[int, float], tuple[float, float]],
     ) -> None:
         self._key_of = key_of
         self._value_of = value_of
-        self._groups: dict[tuple, dict[int, _ClassQueue]] = {}
+        self._groups: dict[tuple, _Group] = {}
         self._order: list[tuple] = []
         self._entries = 0
-        # Walk state: candidates of one group by class, and what was picked.
-        self._group: Optional[tuple] = None
-        self._candidates: dict[int, _Candidate] = {}
+        self._now = 0.0
+        self._version = -1
         self._last: Optional[_Candidate] = None
         self._declined: set[UnifiedTreeNode] = set()
-        self.leaves = LeafSet(self._index)
+        self.leaves = LeafSet(self._index, self._leave)
 
     def __len__(self) -> int:
         return self._entries
@@ -75,64 +101,81 @@ class ClassIndex:
     # ---- upkeep ----
 
     def _index(self, nodes: list[UnifiedTreeNode]) -> None:
-        leaves, current = self.leaves, self._group
+        leaves, declined = self.leaves, self._declined
         for node in nodes:
-            if node not in leaves or node in self._declined:
+            if node not in leaves or node in declined:
                 continue
+            self._leave(node)
             # A new object even if equal: it takes over from older entries.
             key = self._key_of(node)
             node.reuse_record.key = key
-            group, cls, seq, _ = key
-            queue = self._queue(group, cls)
-            heapq.heappush(queue.old, (seq, node.id, node, key))
-            heapq.heappush(queue.new, (-seq, -node.id, node, key))
+            group, queue = self._queue(key)
+            heapq.heappush(queue.old, (key[2], node.id, node, key))
+            heapq.heappush(queue.new, (-key[2], -node.id, node, key))
             self._entries += 1
-            if group == current:
-                self._candidates.pop(cls, None)
+            group.candidates.pop(key[1], None)
         if self._entries > 4 * len(leaves) + 256:
             self._compact()
 
-    def _queue(self, group: tuple, cls: int) -> _ClassQueue:
-        queues = self._groups.get(group)
-        if queues is None:
-            queues = self._groups[group] = {}
-            insort(self._order, group)
-        queue = queues.get(cls)
+    def _leave(self, node: UnifiedTreeNode) -> None:
+        """The node's entry no longer holds."""
+        record = node.reuse_record
+        key = record.key if record is not None else None
+        if key is not None:
+            record.key = None
+            group = self._groups.get(key[0])
+            if group is not None:
+                group.candidates.pop(key[1], None)
+
+    def _queue(self, key: LeafKey) -> tuple[_Group, _ClassQueue]:
+        group = self._groups.get(key[0])
+        if group is None:
+            group = self._groups[key[0]] = _Group()
+            insort(self._order, key[0])
+        queue = group.queues.get(key[1])
         if queue is None:
-            queue = queues[cls] = _ClassQueue()
-        return queue
+            queue = group.queues[key[1]] = _ClassQueue()
+        return group, queue
 
     def _compact(self) -> None:
         """Drop all entries that no longer hold."""
         self._groups.clear()
         self._order.clear()
-        self._group = None
-        self.leaves.drain()
         self._entries = 0
+        self.leaves.drain()
         for node in self.leaves:
             if node not in self._declined:
                 key = self._key_of(node)
                 node.reuse_record.key = key
-                queue = self._queue(key[0], key[1])
+                _, queue = self._queue(key)
                 queue.old.append((key[2], node.id, node, key))
                 queue.new.append((-key[2], -node.id, node, key))
                 self._entries += 1
-        for queues in self._groups.values():
-            for queue in queues.values():
+        for group in self._groups.values():
+            for queue in group.queues.values():
                 heapq.heapify(queue.old)
                 heapq.heapify(queue.new)
 
-    def _holds(self, node: UnifiedTreeNode, key: LeafKey) -> bool:
-        return (
-            node in self.leaves
-            and node.reuse_record.key is key
-            and node not in self._declined
-        )
-
     # ---- walk ----
 
-    def begin(self) -> None:
-        self._group = self._last = None
+    def begin(self, now: float, version: int) -> None:
+        """Start a walk at event time ``now`` with curves of ``version``."""
+        self._last = None
+        if version != self._version:
+            self._version = version
+            for group in self._groups.values():
+                group.candidates.clear()
+        elif now != self._now:
+            for group in self._groups.values():
+                passed = [
+                    c.cls
+                    for c in group.candidates.values()
+                    if now - c.old_time >= c.old_limit
+                    or now - c.new_time >= c.new_limit
+                ]
+                for cls in passed:
+                    del group.candidates[cls]
+        self._now = now
 
     def pick(self) -> Optional[UnifiedTreeNode]:
         """The leaf with the lowest value in the least protected group, or None.
@@ -141,64 +184,69 @@ class ClassIndex:
         pick; a node that is still a leaf then is passed over until the walk ends.
         """
         last, self._last = self._last, None
-        if last is not None:
-            self._candidates.pop(last[3], None)
-            if last[4] in self.leaves:
-                self._declined.add(last[4])
+        if last is not None and last.node in self.leaves:
+            self._declined.add(last.node)
+            self._leave(last.node)
         self._index(self.leaves.drain())
         while self._order:
-            group = self._order[0]
-            if group != self._group:
-                self._group = group
-                self._candidates = {}
-            candidates, queues = self._candidates, self._groups[group]
+            group = self._groups[self._order[0]]
+            candidates, queues = group.candidates, group.queues
             if len(candidates) < len(queues):
-                for cls in list(queues):
-                    if cls not in candidates:
-                        self._refresh(group, cls)
-            if not candidates:
-                del self._groups[group]
-                del self._order[0]
-                continue
-            best = min(candidates.values())
-            if self._holds(best[4], best[5]):
-                self._last = best
-                return best[4]
-            del candidates[best[3]]
+                for cls in [c for c in queues if c not in candidates]:
+                    self._refresh(group, cls)
+            if candidates:
+                self._last = min(candidates.values())
+                return self._last.node
+            del self._groups[self._order.pop(0)]
         return None
 
-    def _refresh(self, group: tuple, cls: int) -> None:
+    def shortened(self, node: UnifiedTreeNode, changed: bool) -> None:
+        """The picked leaf lost its tail and stays: it may be picked again.
+
+        ``changed`` says that its new last page has another key.
+        """
+        self._last = None
+        if changed:
+            self._leave(node)
+            self.leaves.changed(node)
+
+    def _refresh(self, group: _Group, cls: int) -> None:
         """Find the better end of one class, or drop the class if it is empty."""
-        queues = self._groups[group]
-        queue = queues[cls]
-        old, new, holds = queue.old, queue.new, self._holds
-        while old and not holds(old[0][2], old[0][3]):
+        queue = group.queues[cls]
+        old, new = queue.old, queue.new
+        while old:
+            seq, node_id, node, key = old[0]
+            record = node.reuse_record
+            if record is not None and record.key is key:
+                break
             heapq.heappop(old)
             self._entries -= 1
-        if not old:
-            del queues[cls]
+        else:
+            del group.queues[cls]
             return
-        while not holds(new[0][2], new[0][3]):
+        while True:
+            new_seq, new_id, other, new_key = new[0]
+            record = other.reuse_record
+            if record is not None and record.key is new_key:
+                break
             heapq.heappop(new)
-        seq, node_id, node, key = old[0]
-        best = (self._value_of(cls, key[3]), seq, node_id, cls, node, key)
-        seq, node_id, other, key = new[0]
+        value, limit = self._value_of(cls, self._now - key[3])
+        ends = (key[3], limit, key[3], limit)
         if other is not node:
-            value = self._value_of(cls, key[3])
-            if value < best[0]:
-                best = (value, -seq, -node_id, cls, other, key)
-        self._candidates[cls] = best
+            new_value, new_limit = self._value_of(cls, self._now - new_key[3])
+            ends = (key[3], limit, new_key[3], new_limit)
+            if new_value < value:
+                value, seq, node_id, node = new_value, -new_seq, -new_id, other
+                key = new_key
+        group.candidates[cls] = _Candidate(value, seq, node_id, cls, node, key, *ends)
 
     def end(self) -> None:
         """Finish the walk; nodes that were picked and survived are indexed again."""
         if self._last is not None:
-            self._declined.add(self._last[4])
-        survivors, self._declined = self._declined, set()
-        self._group = self._last = None
+            self._declined.add(self._last.node)
+        survivors, self._declined, self._last = self._declined, set(), None
         for node in survivors:
-            if node in self.leaves:
-                node.reuse_record.key = None
-                self.leaves.changed(node)
+            self.leaves.changed(node)
 
     def state_bytes(self) -> int:
         return 2 * ENTRY_BYTES * self._entries

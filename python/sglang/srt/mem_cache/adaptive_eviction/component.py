@@ -12,6 +12,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Optional
 
+import torch
+
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
@@ -24,7 +26,7 @@ from .records import CLASS_MASK
 from .request_touch import request_finished, touch_of
 from .static_index import StaticIndex
 from .strategy import AdaptiveStrategy, IndexedStrategy
-from .weighted import WeightedPolicy
+from .weighted import WeightedPolicy, path_tokens
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult
@@ -112,44 +114,109 @@ class IndexedFullComponent(FullComponent):
         """Tokens at the end of a leaf that the index values alike."""
         return len(node.key)
 
-    def _trimmed(self, node: UnifiedTreeNode, need: int, cache_actions: list):
-        """Cut ``need`` tokens off the leaf's end; returns the part to evict.
+    def _tail_length(self, node: UnifiedTreeNode, need: int) -> int:
+        """Tokens to take off the leaf's end when ``need`` are asked for."""
+        length = len(node.key)
+        if not self.trim.trim:
+            return length
+        page_size = self.tree_core.page_size
+        take = max(need, self.trim.trim_tokens)
+        take = min(-(-take // page_size) * page_size, self._tail_tokens(node))
+        return min(take, length)
+
+    def _split_tail(self, node: UnifiedTreeNode, take: int, cache_actions: list):
+        """Make the last ``take`` tokens of a leaf a node of their own.
 
         The tail keeps the node's id. A split counts as no access, so both parts
         keep the leaf's recency.
         """
-        if not self.trim.trim:
-            return node
-        page_size = self.tree_core.page_size
-        take = max(need, self.trim.trim_tokens)
-        take = min(-(-take // page_size) * page_size, self._tail_tokens(node))
-        length = len(node.key)
-        if take >= length:
-            return node
         recency = node.last_access_time
-        head, action = self.tree_core._split_node(node.key, node, length - take)
+        head, action = self.tree_core._split_node(
+            node.key, node, len(node.key) - take
+        )
         head.last_access_time = node.last_access_time = recency
         if action is not None:
             cache_actions.append(action)
-        return node
+
+    def _only_on_device(self, node: UnifiedTreeNode) -> bool:
+        """Whether nothing outside the tree's FULL device state knows this leaf."""
+        return not (
+            node.children
+            or node.hash_value is not None
+            or node.event_hash_value is not None
+            or node.component_data[_FULL].host_value is not None
+        )
+
+    def _truncate(self, node: UnifiedTreeNode, take: int, tracker, device_frees):
+        """Drop the last ``take`` tokens of a leaf in place.
+
+        What a split and the removal of the tail come to, without the two nodes.
+        The leaf gets a new id: whoever still holds the old one unlocked must find
+        it gone, not shorter.
+        """
+        tree, data = self.tree_core, node.component_data[_FULL]
+        keep = len(node.key) - take
+        device_frees[_FULL].append(data.value[keep:])
+        # A view, until the tensor is mostly dead: cutting off a long leaf page by
+        # page must not copy it each time.
+        data.value = data.value[:keep]
+        if 2 * keep * data.value.element_size() < data.value.untyped_storage().nbytes():
+            data.value = data.value.clone()
+        node.key = node.key[:keep]
+        tracker[_FULL] += take
+        tree.component_evictable_size_[_FULL] -= take
+        tree._unregister_node(node)
+        node.id = type(node).counter
+        type(node).counter += 1
+        tree._register_node(node)
+
+    def _begin(self, index: Any) -> None:
+        index.begin()
 
     def _evict_device_start(self, request_cnt: int) -> None:
         if self.tree_core.evictable_device_leaves is not self._device_index.leaves:
             self._attach()
         self._evict_device_request_cnt = request_cnt
-        self._device_index.begin()
+        self._begin(self._device_index)
 
     def _evict_device_next_node(
         self, tracker, device_frees, host_frees, cache_actions
     ) -> Optional[int]:
-        freed = tracker[_FULL]
-        if freed >= self._evict_device_request_cnt:
-            return None
-        node = self._device_index.pick()
-        if node is None:
-            return None
-        goal = self.eviction_goal or self._evict_device_request_cnt
-        return self._trimmed(node, goal - freed, cache_actions).id
+        """Evict in place up to the goal, or return a leaf for the cache to evict.
+
+        Without host, storage or event state a victim needs nothing from the cache
+        but the release of its slots, so a whole request is served in one step.
+        """
+        tree, index = self.tree_core, self._device_index
+        quota = self._evict_device_request_cnt
+        goal = min(self.eviction_goal or quota, quota)
+        in_place = not (
+            tree.enable_hicache
+            or tree.enable_external_cache_linker
+            or tree.kv_events.enabled
+        )
+        before = freed = tracker[_FULL]
+        while freed < (quota if freed == before else goal):
+            node = index.pick()
+            if node is None:
+                break
+            take = self._tail_length(node, goal - freed)
+            if not (in_place and self._only_on_device(node)):
+                if take < len(node.key):
+                    self._split_tail(node, take, cache_actions)
+                return node.id
+            if take < len(node.key):
+                self._truncate(node, take, tracker, device_frees)
+            else:
+                tree._delete_unbacked_device_leaf(
+                    node, tracker, device_frees, host_frees, cache_actions
+                )
+            freed = tracker[_FULL]
+        pieces = device_frees.get(_FULL, ())
+        if len(pieces) > 1:
+            # Whole pages each, so one release serves them all.
+            device_frees[_FULL] = [torch.cat(pieces)]
+        return None
 
     def _evict_device_end(self) -> None:
         self.eviction_goal = 0
@@ -162,15 +229,17 @@ class IndexedFullComponent(FullComponent):
         if self.tree_core.evictable_host_leaves is not index.leaves:
             self._attach()
             index = self._host_index
-        index.begin()
+        self._begin(index)
         try:
             while tracker[_FULL] < num_tokens:
                 node = index.pick()
                 if node is None:
                     break
-                need = num_tokens - tracker[_FULL]
+                take = self._tail_length(node, num_tokens - tracker[_FULL])
+                if take < len(node.key):
+                    self._split_tail(node, take, cache_actions)
                 self.tree_core._evict_host_leaf(
-                    self._trimmed(node, need, cache_actions),
+                    node,
                     tracker,
                     device_frees,
                     host_frees,
@@ -180,7 +249,15 @@ class IndexedFullComponent(FullComponent):
             index.end()
 
 
-class StaticFullComponent(IndexedFullComponent):
+class _StaticIndexComponent(IndexedFullComponent):
+    """Selection by a static key."""
+
+    def _truncate(self, node: UnifiedTreeNode, take: int, tracker, device_frees):
+        super()._truncate(node, take, tracker, device_frees)
+        self._device_index.shortened(node)
+
+
+class StaticFullComponent(_StaticIndexComponent):
     """An upstream policy on the incremental index (``index``, ``trim``)."""
 
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
@@ -199,7 +276,7 @@ class StaticFullComponent(IndexedFullComponent):
         return StaticIndex(lambda node: (self._protection(node), priority(node)))
 
 
-class WeightedFullComponent(IndexedFullComponent):
+class WeightedFullComponent(_StaticIndexComponent):
     """``adaptive`` in its weighted mode."""
 
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
@@ -232,6 +309,10 @@ class WeightedFullComponent(IndexedFullComponent):
     def redistribute_on_node_split(self, new_parent, child) -> None:
         super().redistribute_on_node_split(new_parent, child)
         self._weighted.on_split(new_parent, child)
+
+    def _truncate(self, node: UnifiedTreeNode, take: int, tracker, device_frees):
+        node.reuse_record = path_tokens(node) - take
+        super()._truncate(node, take, tracker, device_frees)
 
     def _evict_device_start(self, request_cnt: int) -> None:
         super()._evict_device_start(request_cnt)
@@ -269,8 +350,8 @@ class LearnedFullComponent(IndexedFullComponent):
     def _new_index(self) -> ClassIndex:
         return ClassIndex(self._key_of, self._value_of)
 
-    def _value_of(self, cls: int, touched: float) -> float:
-        return self.reuse_policy.value(cls, touched)
+    def _value_of(self, cls: int, age: float) -> tuple[float, float]:
+        return self.reuse_policy.model.value(cls, age)
 
     def _key_of(self, node: UnifiedTreeNode) -> LeafKey:
         record = node.reuse_record
@@ -286,10 +367,18 @@ class LearnedFullComponent(IndexedFullComponent):
 
     def _rank(self, node: UnifiedTreeNode) -> tuple:
         group, cls, seq, touched = self._key_of(node)
-        return group, self.reuse_policy.value(cls, touched), seq
+        return group, self._value_of(cls, self.reuse_policy.now - touched)[0], seq
 
     def _reorder(self, node: UnifiedTreeNode) -> None:
         self.reuse_policy.reorder(node)
+
+    def _truncate(self, node: UnifiedTreeNode, take: int, tracker, device_frees):
+        super()._truncate(node, take, tracker, device_frees)
+        changed = self.reuse_policy.on_truncate(node, take)
+        self._device_index.shortened(node, changed)
+
+    def _begin(self, index: ClassIndex) -> None:
+        index.begin(self.reuse_policy.now, self.reuse_policy.model.rebuilds)
 
     def _tail_tokens(self, node: UnifiedTreeNode) -> int:
         return self.reuse_policy.tail_tokens(node)

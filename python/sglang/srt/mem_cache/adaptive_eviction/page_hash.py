@@ -10,6 +10,7 @@ a collision can only mislead an eviction, never return wrong KV.
 
 from __future__ import annotations
 
+from array import array
 from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Optional
@@ -24,6 +25,18 @@ _NEXT = np.uint64(0xC2B2AE3D27D4EB4F)
 _POSITION = np.uint64(0x165667B19E3779F9)
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT = np.uint64(32)
+
+
+_terms = np.empty(0, np.uint64)
+
+
+def _position_terms(count: int) -> np.ndarray:
+    """The first ``count`` positions times a constant; kept, and grown by doubling."""
+    global _terms
+    if count > len(_terms):
+        grown = max(count, 2 * len(_terms), 4096)
+        _terms = np.arange(grown, dtype=np.uint64) * _POSITION
+    return _terms[:count]
 
 
 @lru_cache(maxsize=1024)
@@ -54,19 +67,20 @@ def page_hashes(
     count = (len(key) - first_unit) // page_size * page_size
     if count <= 0:
         return np.empty(0, np.uint64)
-    # A copy, not a view: an exported array could no longer grow in place.
+    # The slice copies: an array whose buffer is exported could not grow in place.
     raw = key.token_ids[first_unit : first_unit + count + bool(key.is_bigram)]
-    tokens = np.array(raw, dtype=np.int64).view(np.uint64)
-    at = np.arange(position, position + count, dtype=np.uint64)
-    mixed = tokens[:count] * _TOKEN + at * _POSITION
+    if isinstance(raw, array):
+        tokens = np.frombuffer(raw, np.uint64)
+    else:
+        tokens = np.array(raw, np.int64).view(np.uint64)
+    mixed = tokens[:count] * _TOKEN
+    mixed += _position_terms(position + count)[position:]
     if key.is_bigram:
         mixed += tokens[1 : count + 1] * _NEXT
-    mixed ^= mixed >> _SHIFT
-    mixed *= _MIX
     mixed ^= mixed >> _SHIFT
     mixed *= _MIX
     mixed ^= mixed >> _SHIFT
     if page_size > 1:
         mixed = np.add.reduce(mixed.reshape(-1, page_size), axis=1, dtype=np.uint64)
     mixed[:1] += np.uint64(base)  # as an array: a scalar sum warns of overflow
-    return np.cumsum(mixed, dtype=np.uint64)
+    return np.add.accumulate(mixed)

@@ -324,8 +324,6 @@ class LearnedPolicy:
 
     def reorder(self, node: UnifiedTreeNode) -> None:
         """The node's place among the leaves may have changed."""
-        if node.reuse_record is not None:
-            node.reuse_record.key = None
         self.tree.evictable_device_leaves.changed(node)
         self.tree.evictable_host_leaves.changed(node)
 
@@ -415,6 +413,27 @@ class LearnedPolicy:
             self.ghosts.push(slot, base, hashes[begin:end].copy())
             end = begin
 
+    def on_truncate(self, node: UnifiedTreeNode, tokens: int) -> bool:
+        """The last ``tokens`` of a leaf were dropped; they become ghosts.
+
+        They must share the leaf's last run, see ``tail_tokens``. Returns whether
+        the leaf now ends in another run.
+        """
+        record, store, pages = node.reuse_record, self.store, tokens // self.page_size
+        slot = record.runs[-1]
+        self.evicted_tokens["device"][store.cls[slot] & CLASS_MASK] += tokens
+        emptied = store.pages[slot] == pages
+        if emptied:
+            record.runs.pop()
+        else:
+            store.pages[slot] -= pages
+            slot = store.copy(slot, pages)
+        keep = len(record.hashes) - pages
+        self._resident_pages -= pages
+        self.ghosts.push(slot, int(record.hashes[keep - 1]), record.hashes[keep:].copy())
+        record.hashes = record.hashes[:keep].copy()
+        return emptied
+
     def on_evicted(self, node: UnifiedTreeNode, tier: str, tokens: int) -> None:
         """Count evicted tokens by class; ``tier`` is ``device`` or ``host``."""
         store, counts, left = self.store, self.evicted_tokens[tier], tokens
@@ -428,10 +447,6 @@ class LearnedPolicy:
         return self.store.pages[self.record_of(node).runs[-1]] * self.page_size
 
     # ---- learning ----
-
-    def value(self, cls: int, touched: float) -> float:
-        """Index of a page of ``cls`` last used at ``touched``; the lowest goes."""
-        return self.model.value(cls, self.now - touched)
 
     def _expire(self, slot: int, pages: int) -> None:
         store = self.store

@@ -29,6 +29,7 @@ EDGES = np.concatenate(([0.0], 2.0 ** ((np.arange(1, BINS + 1) - 16) / 4)))
 WIDTHS = np.diff(EDGES)
 _STARTS = EDGES[:BINS]
 _STARTS_LIST = _STARTS.tolist()
+_LIMITS = _STARTS_LIST[1:] + [float("inf")]
 
 _SIZE_BOUNDS = (2, 7, 22)
 _OUTPUT_BOUNDS = (63, 127, 255, 511)
@@ -118,12 +119,16 @@ class ReuseModel:
 
     # ---- index ----
 
-    def value(self, cls: int, age: float) -> float:
-        """``G`` of a class at an age: expected hits per second; low goes first."""
+    def value(self, cls: int, age: float) -> tuple[float, float]:
+        """``G`` of a class at an age, and the age at which the next bin starts.
+
+        Expected hits per second (or per request); the lowest is evicted first.
+        """
         rows = self._rows
         if rows is None:
             rows = self._rows = best_ratios(self._hazard).tolist()
-        return rows[cls][bisect_right(_STARTS_LIST, age) - 1 if age > 0.0 else 0]
+        b = bisect_right(_STARTS_LIST, age) - 1 if age > 0.0 else 0
+        return rows[cls][b], _LIMITS[b]
 
     def reuse_probability(self, cls: int) -> float:
         """Chance that a page of this class is reused at an age seen so far."""

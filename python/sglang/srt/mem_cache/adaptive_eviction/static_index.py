@@ -76,6 +76,11 @@ class StaticIndex:
             return node
         return None
 
+    def shortened(self, node: UnifiedTreeNode) -> None:
+        """The picked leaf lost its tail and stays: it may be picked again."""
+        self._last = None
+        heapq.heappush(self._heap, (self._priority(node), node.id, node))
+
     def end(self) -> None:
         """Finish the walk; nodes that were picked and survived are indexed again."""
         if self._last is not None:
