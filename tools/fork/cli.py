@@ -113,8 +113,8 @@ def _check(repo: Repo, options: argparse.Namespace) -> None:
     if options.update_hashes:
         updates = hashes_to_update(pristine, topics)
         write_patches(repo, rehashed(repo, updates))
-        for (topic, number), digest in updates.items():
-            say(f"patches/{topic}.toml edit {number}: sha256 = {digest}")
+        for (name, number), digest in updates.items():
+            say(f"patches/{name}.toml edit {number}: sha256 = {digest}")
         topics = select_topics(repo, options.also)
     try:
         check_listed(repo, topics)
