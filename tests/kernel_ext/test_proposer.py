@@ -228,7 +228,7 @@ def test_an_unknown_request_changes_nothing():
 @pytest.mark.parametrize("mode", ["fast", "full"])
 def test_requests_are_bounded_and_oldest_tokens_go_first(mode):
     ours = proposer(mode=mode, max_request_tokens=256, share_outputs=False)
-    ours.begin(1, [900, 901, 902, 903] + wordy(2, 150))
+    ours.begin(1, [900, 901, 902, 903, *wordy(2, 150)])
     ours.append(1, [900, 901])
     assert (902,) in paths(ours.step([1], [[]]))
     for start in range(0, 2000, 50):
@@ -244,7 +244,7 @@ def test_requests_are_bounded_and_oldest_tokens_go_first(mode):
 
 def test_a_long_prompt_keeps_its_end():
     ours = proposer(max_request_tokens=256, share_outputs=False)
-    ours.begin(1, wordy(2, 5000) + [900, 901, 902, 5, 900, 901])
+    ours.begin(1, [*wordy(2, 5000), 900, 901, 902, 5, 900, 901])
     assert (902,) in paths(ours.step([1], [[]]))
     assert ours.counters()["own_tokens_dropped"] > 4000
 

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Upstream's NGRAM worker with drafts from the suffix-automaton proposer.
+
+Verification, sampling and the KV cache are upstream's; only where drafts come
+from and what is learned from their verification differ.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Optional
+
+import numpy as np
+from sglang.srt.runtime_context import get_spec
+from sglang.srt.speculative.ngram_worker import NGRAMWorker
+from sglang.srt.speculative.suffix_automaton.hints import trees_from_mask
+from sglang.srt.speculative.suffix_automaton.metrics import SamMetrics
+from sglang.srt.speculative.suffix_automaton.settings import (
+    load_extension,
+    proposer_config,
+)
+from sglang.srt.speculative.suffix_automaton.texts import (
+    RequestTexts,
+    pending_tokens,
+)
+
+logger = logging.getLogger(__name__)
+
+# Decode steps between two updates of the metrics.
+_METRICS_INTERVAL = 32
+
+
+class SuffixAutomatonWorker(NGRAMWorker):
+    """See the module; constructed as ``NGRAMWorker`` is."""
+
+    def __init__(self, server_args, *args: Any, **kwargs: Any):
+        super().__init__(server_args, *args, **kwargs)
+        spec = get_spec()
+        config = proposer_config(spec, self.model_runner.model_config.vocab_size)
+        self.proposer = load_extension().DraftProposer(config)
+        self.texts = RequestTexts(self.proposer)
+        # The trie takes in outputs too, as it does without us.
+        self.corpus_learns = spec.speculative_ngram_sam_corpus == "always"
+        self._steps = 0
+        self._metrics: Optional[SamMetrics] = None
+        logger.info("Suffix-automaton drafts: %s", config)
+
+    def clear_cache_pool(self) -> None:
+        """Forgets requests, shared outputs and the corpus, on a cache flush."""
+        super().clear_cache_pool()
+        self.texts.clear()
+
+    def _last_round(self, batch) -> list[list[int]]:
+        """Tokens that the last round accepted, for each request of the batch."""
+        accepted = getattr(batch.spec_info, "accept_tokens", None)
+        if accepted is None:
+            return [[] for _ in batch.reqs]
+        stride = self.draft_token_num
+        tokens = accepted.tolist()
+        return [
+            tokens[i * stride : i * stride + n]
+            for i, n in enumerate(batch.spec_info.accept_lens.tolist())
+        ]
+
+    def _prepare_draft_tokens(self, batch) -> tuple[np.ndarray, np.ndarray]:
+        """Drafts for a decode batch: int64 [bs * W] and bool [bs * W * W]."""
+        reqs, width = batch.reqs, self.draft_token_num
+        # The corpus still reads these; it is fed from the texts' own view below.
+        self.prev_token_ids, self.prev_accept_lens = [], [0] * len(reqs)
+        if self.enable_overlap and not batch.grammar_needs_sync():
+            lengths = batch.seq_lens_cpu.tolist()
+            pending = [
+                pending_tokens(req, verified, length)
+                for req, verified, length in zip(
+                    reqs, self._last_round(batch), lengths, strict=True
+                )
+            ]
+        else:
+            pending = [()] * len(reqs)
+        handles, tokens, offsets, places = self.texts.update(reqs, pending)
+        hints = self._hints(reqs, pending)
+        if hints is not None:
+            hints = tuple(np.ascontiguousarray(part[places]) for part in hints)
+        drafts = self.proposer.step_flat(handles, tokens, offsets, hints)
+        self._publish()
+        if len(places) == len(reqs):
+            return drafts.tokens.reshape(-1), drafts.mask.reshape(-1)
+        return self._with_bare_roots(reqs, pending, places, drafts, width)
+
+    def _hints(self, reqs, pending) -> Optional[tuple[np.ndarray, np.ndarray]]:
+        """Trees of the n-gram corpus, where it holds anything."""
+        if not self.corpus_learns and not self.ngram_corpus.list_external_corpora():
+            return None
+        depth = self.max_trie_depth
+        tails = [self._tail(req, extra) for req, extra in zip(reqs, pending)]
+        totals = [
+            len(req.origin_input_ids_unpadded) + len(req.output_ids) + len(extra)
+            for req, extra in zip(reqs, pending)
+        ]
+        self.ngram_corpus.synchronize()
+        tokens, mask = self.ngram_corpus.batch_get(
+            [req.rid for req in reqs], [tail[-depth:] for tail in tails], totals
+        )
+        if self.corpus_learns:
+            self.ngram_corpus.batch_put(tails)
+        return trees_from_mask(tokens, mask, self.draft_token_num)
+
+    def _tail(self, req, extra) -> list[int]:
+        """The last ``max_trie_depth`` tokens of a request."""
+        output = list(req.output_ids[-self.max_trie_depth :]) + list(extra)
+        missing = self.max_trie_depth - len(output)
+        prompt = req.origin_input_ids_unpadded
+        return (list(prompt[-missing:]) if missing > 0 else []) + output[
+            -self.max_trie_depth :
+        ]
+
+    def _update_ngram_corpus(self, batch) -> None:
+        """Nothing: the texts learn of what was verified at the next step."""
+
+    def _with_bare_roots(self, reqs, pending, places, drafts, width):
+        """Adds trees of the last token alone for requests without drafts."""
+        tokens = np.zeros((len(reqs), width), np.int64)
+        mask = np.zeros((len(reqs), width, width), np.bool_)
+        mask[:, :, 0] = True
+        mask[:, np.arange(width), np.arange(width)] = True
+        for i in set(range(len(reqs))) - set(places):
+            req = reqs[i]
+            text = pending[i] or req.output_ids or req.origin_input_ids_unpadded
+            tokens[i, 0] = text[-1]
+        tokens[places] = drafts.tokens
+        mask[places] = drafts.mask
+        return tokens.reshape(-1), mask.reshape(-1)
+
+    def _publish(self) -> None:
+        self._steps += 1
+        if self._steps % _METRICS_INTERVAL != 1 or self.target_worker.tp_rank != 0:
+            return
+        if not self.server_args.enable_metrics:
+            return
+        if self._metrics is None:
+            name = self.server_args.served_model_name
+            self._metrics = SamMetrics({"model_name": str(name)})
+        self._metrics.update(self.proposer.counters())
