@@ -69,6 +69,6 @@ def test_without_the_extension_it_refuses_and_says_how_to_install_it(monkeypatch
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ValueError, match="pip install ./sgl-kernel-ext"):
+    with pytest.raises(ValueError, match=r"pip install \./sgl-kernel-ext"):
         settings.check_server_args(flags())
     settings.check_server_args(flags(speculative_ngram_use_sam=False))
