@@ -2,12 +2,12 @@
 """The order by its definition: match everything afresh, sort everything.
 
 Written from the description in docs/scheduling.md, without the code under test.
-Arrival numbers and waiting limits are kept here, from what entered the queue.
+Arrivals, costs and who has aged are kept here, from what entered the queue.
 """
 
 from __future__ import annotations
 
-from typing import Any, Optional
+from typing import Any
 
 CHECK = SHARE = 32
 
@@ -20,42 +20,59 @@ class Reference:
         world: Any,
         aging: str = "off",
         limit: int = 0,
-        backlog: float = 1.0,
+        factor: float = 1.25,
         priority_sign: int = 0,
     ):
         self.world = world
         self.aging = aging
         self.limit = limit
-        self.backlog = backlog
+        self.factor = factor if aging == "tokens" else 0.0
         self.priority_sign = priority_sign
         self.arrival: dict[Any, int] = {}
-        self.deadline: dict[Any, int] = {}
+        self.aged: set[Any] = set()
+        # Stays by arrival: [request, arrival number, clock, left?, cost].
+        self.stays: list[list[Any]] = []
+        self._entering: list[tuple[Any, bool]] = []
+        self._passed = 0
         self.calls = 0
         self._next = 0
         self._first = 0
         self._skips: dict[Any, int] = {}
 
     def entered(self, req: Any, first: bool = False) -> None:
-        """``req`` was put into the queue; noted at the next call."""
+        """``req`` was put into the queue; it stays until ``left``."""
         self.left(req)
-        if first:
-            self._first -= 1
-            self.arrival[req] = self._first
-        else:
-            self.arrival[req] = self._next
-            self._next += 1
+        self._entering.append((req, first))
 
     def left(self, req: Any) -> None:
-        for table in (self.arrival, self.deadline, self._skips):
-            table.pop(req, None)
+        self._entering = [pair for pair in self._entering if pair[0] is not req]
+        for stay in self.stays:
+            if stay[0] is req and not stay[3]:
+                stay[3] = True
+        self.aged.discard(req)
+        self.arrival.pop(req, None)
+        self._skips.pop(req, None)
+
+    def _enter_all(self, clock: int) -> None:
+        for req, first in self._entering:
+            number = self._first - 1 if first else self._next
+            if first:
+                self._first -= 1
+            else:
+                self._next += 1
+            self.arrival[req] = number
+            since = req.arrival_processed_tokens if self.aging == "tokens" else clock
+            # Before all whose turn has not come yet, or behind all.
+            at = self._passed if first else len(self.stays)
+            self.stays.insert(at, [req, number, since, False, 0])
+        self._entering = []
 
     def order(self) -> list[Any]:
         """The order that the next call must produce."""
         self.calls += 1
         clock = self.world.processed if self.aging == "tokens" else self.calls
+        self._enter_all(clock)
         queue = sorted(self.world.waiting, key=lambda r: self.arrival[r])
-        if self.aging != "off":
-            self._set_deadlines(queue, clock)
         truth = {req: self.world.matched(req) for req in queue}
         seen: set[Any] = set()
         waits: set[Any] = set()
@@ -67,41 +84,45 @@ class Reference:
                     waits.add(req)
                 seen.add(group)
         self._skips = {req: skips for req, (_, skips) in truth.items()}
+        if self.aging != "off":
+            self._age(clock)
 
         def key(req: Any) -> tuple[int, ...]:
             priority = (req.priority or 0) * self.priority_sign
-            deadline: Optional[int] = self.deadline.get(req)
             if req in waits:
                 place = (2, 0)
-            elif deadline is not None and deadline <= clock:
-                place = (0, deadline)
+            elif req in self.aged:
+                place = (0, 0)
             else:
                 place = (1, -truth[req][1])
             return (priority, *place, self.arrival[req])
 
         return sorted(queue, key=key)
 
-    def _set_deadlines(self, queue: list[Any], clock: int) -> None:
-        """Limits of the requests that are new since the last call, by arrival.
+    def _age(self, clock: int) -> None:
+        """Replay fcfs over all stays, by arrival, and age up to the first that may not.
 
-        The work ahead of a request: what was waiting at the last call and is
-        still there, by its match then, and the new ones before it, unmatched.
+        A request's cost is what it had left to compute at its last call.
         """
-        queue = sorted(queue, key=lambda r: (self.arrival[r] >= 0, abs(self.arrival[r])))
-        ahead = sum(self._left(r) for r in queue if r in self.deadline)
-        count = sum(r in self.deadline for r in queue)
-        for req in queue:
-            if req in self.deadline:
-                continue
-            if self.aging == "tokens":
-                start, work = req.arrival_processed_tokens, ahead
-            else:
-                start, work = clock, count
-            if self.arrival[req] < 0:
-                work = 0  # put before all
-            self.deadline[req] = start + self.limit + int(self.backlog * work)
-            ahead += self._left(req)
-            count += 1
+        fcfs = 0
+        for index, stay in enumerate(self.stays):
+            req, number, since, gone, cost = stay
+            start = max(fcfs, since)
+            if not gone and req not in self.aged:
+                wait = 0 if number < 0 else start - since
+                if clock < since + self.limit + int(self.factor * wait):
+                    self._passed = index
+                    return
+                self.aged.add(req)
+                stay[4] = self._left(req)
+            fcfs = start + stay[4]
+        self._passed = len(self.stays)
+
+    def note_costs(self) -> None:
+        """After a call: what each waiting request would cost if it ran now."""
+        for stay in self.stays:
+            if not stay[3] and stay[0] not in self.aged:
+                stay[4] = self._left(stay[0])
 
     def _left(self, req: Any) -> int:
         total = len(req.origin_input_ids) + len(req.output_ids)

@@ -38,22 +38,22 @@ def test_without_aging_cold_requests_starve(core: str) -> None:
 @pytest.mark.parametrize("core", ("rust", "python"))
 @pytest.mark.parametrize("limit", (0, 1, 20))
 def test_passes_bound_the_wait(core: str, limit: int) -> None:
-    config = {"aging": "passes", "aging_limit": limit, "aging_backlog": 0}
+    config = {"aging": "passes", "aging_limit": limit}
     with world(config, core=core) as made:
         assert passes_until_served(made, 100) == limit
 
 
 def test_tokens_bound_the_wait() -> None:
     """Each hot request computes one token; the cold one waits for 25 of them."""
-    config = {"aging": "tokens", "aging_limit": 25, "aging_backlog": 0}
+    config = {"aging": "tokens", "aging_limit": 25, "aging_factor": 0}
     with world(config) as made:
         assert passes_until_served(made, 100) == 25
 
 
-def test_backlog_scales_the_wait() -> None:
-    """The limit counts what was ahead on arrival: here 10 requests of one token."""
-    for factor, expected in ((0.0, 0), (0.5, 5), (1.0, 10)):
-        with world({"aging": "tokens", "aging_backlog": factor}) as made:
+def test_the_fcfs_wait_scales_the_bound() -> None:
+    """Ten requests of one token were ahead on arrival: fcfs makes it wait ten."""
+    for factor, expected in ((0, 10), (1, 10), (2, 20), (3, 30)):
+        with world({"aging": "tokens", "aging_factor": factor}) as made:
             made.insert(HOT)
             for i in range(10):
                 made.add(HOT + [5000 + i])
@@ -61,8 +61,25 @@ def test_backlog_scales_the_wait() -> None:
             assert passes_until_served(made, 100) == expected
 
 
+def test_what_a_sibling_cost_counts_not_its_length() -> None:
+    """Nine siblings of a cold prompt cost one token each once it is cached."""
+    with world({"aging": "tokens", "aging_factor": 1}) as made:
+        stem = list(range(3000, 3099))
+        siblings = [made.add([*stem, 4000 + n]) for n in range(10)]
+        cold = made.add(list(range(7000, 7050)))
+        made.call()
+        assert made.waiting[0] is siblings[0]
+        served = []
+        while cold in made.waiting:
+            made.add(stem + [9000 + len(served)])
+            made.call()
+            served.append(made.waiting[0])
+            made.serve(made.waiting[0])
+        assert served == [*siblings, cold], "109 tokens after its arrival, as fcfs would"
+
+
 def test_many_aged_requests_run_in_order_of_their_limit() -> None:
-    with world({"aging": "passes", "aging_limit": 3, "aging_backlog": 0}) as made:
+    with world({"aging": "passes", "aging_limit": 3}) as made:
         made.insert(HOT)
         cold = [made.add([7000 + 100 * n + i for i in range(60)]) for n in range(5)]
         for _ in range(6):
@@ -74,7 +91,7 @@ def test_many_aged_requests_run_in_order_of_their_limit() -> None:
 
 def test_aged_siblings_still_share() -> None:
     """Of aged requests with one cold prefix only the first runs cold."""
-    with world({"aging": "passes", "aging_limit": 1, "aging_backlog": 0}) as made:
+    with world({"aging": "passes", "aging_limit": 1}) as made:
         stem = list(range(3000, 3064))
         siblings = [made.add([*stem, 4000 + n]) for n in range(3)]
         made.insert(HOT)
@@ -88,7 +105,7 @@ def test_aged_siblings_still_share() -> None:
 
 
 def test_a_retracted_request_starts_a_new_stay() -> None:
-    config: dict[str, Any] = {"aging": "passes", "aging_limit": 4, "aging_backlog": 0}
+    config: dict[str, Any] = {"aging": "passes", "aging_limit": 4}
     with world(config) as made:
         made.insert(HOT)
         cold = made.add([7000 + i for i in range(60)])

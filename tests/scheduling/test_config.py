@@ -35,16 +35,16 @@ def resolved(**changes: Any) -> SimpleNamespace:
 def test_defaults() -> None:
     assert parse_config(None) is None
     assert parse_config({}) == PrefixOrderConfig()
-    config = parse_config({"aging": "tokens", "aging_backlog": 2, "matches_per_pass": 9})
+    config = parse_config({"aging": "tokens", "aging_factor": 2, "matches_per_pass": 9})
     assert config == PrefixOrderConfig(
-        aging="tokens", aging_backlog=2, matches_per_pass=9
+        aging="tokens", aging_factor=2, matches_per_pass=9
     )
 
 
 @pytest.mark.parametrize(
     ("raw", "texts"),
     (
-        ({"ageing": "tokens"}, ("'ageing'", "aging_backlog", "matches_per_pass")),
+        ({"ageing": "tokens"}, ("'ageing'", "aging_factor", "matches_per_pass")),
         ({"aging": "seconds"}, ("aging='seconds'", "'off', 'passes', 'tokens'")),
         ({"aging": True}, ("aging=True", "'passes'")),
         ({"incremental": 1}, ("incremental=1", "true or false")),
@@ -52,12 +52,17 @@ def test_defaults() -> None:
         ({"aging": "tokens", "aging_limit": True}, ("aging_limit=True", "integer")),
         ({"aging": "tokens", "aging_limit": 1.5}, ("aging_limit=1.5", "integer")),
         (
-            {"aging": "tokens", "aging_backlog": float("nan")},
-            ("aging_backlog=nan", "finite"),
+            {"aging": "tokens", "aging_factor": float("nan")},
+            ("aging_factor=nan", "finite"),
         ),
         ({"matches_per_pass": 0}, ("matches_per_pass=0", "at least 1")),
         ({"touches_per_pass": "x"}, ("touches_per_pass='x'", "at least 0")),
         ({"aging_limit": 5}, ("aging_limit=5", "no effect", '"passes"')),
+        ({"aging": "passes"}, ('aging="passes"', "aging_limit")),
+        (
+            {"aging": "passes", "aging_limit": 1, "aging_factor": 2.0},
+            ("aging_factor=2.0", 'aging="tokens"'),
+        ),
         ({"incremental": False}, ("incremental=false", "changes nothing")),
         ([], ("JSON object", "[]")),
     ),
@@ -112,8 +117,8 @@ def test_the_flag_reaches_the_server_arguments(capsys) -> None:
     parser = argparse.ArgumentParser()
     ServerArgs.add_cli_args(parser)
     words = ["--model-path", "dummy", "--schedule-policy", "lpm"]
-    options = parser.parse_args([*words, FLAG, '{"aging": "passes"}'])
-    assert options.schedule_policy_config == {"aging": "passes"}
+    options = parser.parse_args([*words, FLAG, '{"aging": "tokens"}'])
+    assert options.schedule_policy_config == {"aging": "tokens"}
     assert parser.parse_args(words).schedule_policy_config is None
     with pytest.raises(SystemExit):
         parser.parse_args([*words, FLAG, "aging=passes"])

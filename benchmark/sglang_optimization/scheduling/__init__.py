@@ -8,7 +8,8 @@ Where does my code go?
 * ``world``      a ``SchedulePolicy``, a cache and an allocator, built as a server does
 * ``engine``     passes: order the queue, admit, prefill, decode, finish; virtual time
 * ``outcome``    what one run measured, and the figures derived from it
-* ``report``     rows, tables and plots
+* ``report``     derived columns, tables, findings and plots
+* ``command``    options to runs, runs to rows
 
 ``jobs`` and ``outcome`` need neither torch nor sglang.
 """

@@ -36,7 +36,7 @@ _ARMS = (
     Arm(UNLIMITED, "lpm", unlimited=True),
     Arm("lpm-incremental", "lpm", {}),
     Arm("lpm-aging", "lpm", {"aging": "tokens"}),
-    Arm("lpm-aging-passes", "lpm", {"aging": "passes"}),
+    Arm("lpm-aging-passes", "lpm", {"aging": "passes", "aging_limit": 200}),
     Arm("dfs-weight", "dfs-weight"),
     Arm("hrrn", "hrrn"),
     Arm("shortest-prefill-first", "shortest-prefill-first"),

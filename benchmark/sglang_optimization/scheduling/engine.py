@@ -5,7 +5,7 @@ One pass, as the scheduler's: call the policy, admit from the head of the queue
 within the token budget, the pool and the number of running requests (the last
 one in chunks), prefill, insert what was computed into the tree. Decode runs
 beside it: a request holds its slots for its output tokens' time. The policy's
-own time is measured, not simulated.
+own time is measured (processor time), not simulated.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import heapq
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Optional, Sequence
+from typing import Any, Iterator, Optional, Sequence
 
 import torch
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams
@@ -81,7 +81,6 @@ class Engine:
         length: int,
         admissions: int,
         warm_up: int,
-        tick: Callable[[int], None],
     ) -> Outcome:
         """Hold the queue at ``length`` requests until ``admissions`` were measured.
 
@@ -92,12 +91,10 @@ class Engine:
             while self.outcome.admitted < part:
                 while len(self.waiting) < length:
                     self._arrive(next(jobs), self.now)
-                before = self.outcome.admitted
                 self._pass()
-                tick(self.outcome.admitted - before)
         return self._end()
 
-    def replay(self, jobs: Sequence[Job], tick: Callable[[int], None]) -> Outcome:
+    def replay(self, jobs: Sequence[Job]) -> Outcome:
         """Run ``jobs`` at their arrival times until all are admitted."""
         at = 0
         while at < len(jobs) or self.waiting or self._chunked is not None:
@@ -106,9 +103,7 @@ class Engine:
             while at < len(jobs) and jobs[at].arrival_s <= self.now:
                 self._arrive(jobs[at], jobs[at].arrival_s)
                 at += 1
-            before = self.outcome.admitted + self.outcome.rejected
             self._pass()
-            tick(self.outcome.admitted + self.outcome.rejected - before)
         return self._end()
 
     # ---- one pass -----------------------------------------------------
@@ -123,11 +118,12 @@ class Engine:
 
     def _pass(self) -> None:
         self._finish_due()
-        began = time.perf_counter_ns()
+        # Processor time: the call does no I/O, and other load does not count.
+        began = time.thread_time_ns()
         self.world.policy.calc_priority(
             self.waiting, None, processed_tokens=self._processed
         )
-        self.outcome.calls_us.append((time.perf_counter_ns() - began) / 1000)
+        self.outcome.calls_us.append((time.thread_time_ns() - began) / 1000)
         self.outcome.queue_lengths.append(len(self.waiting))
 
         computed = self._admit()

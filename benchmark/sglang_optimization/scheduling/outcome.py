@@ -16,7 +16,7 @@ class Outcome:
     Attributes:
         hit_tokens: prompt tokens taken from the cache at admission.
         prompt_tokens: prompt tokens of the admitted requests.
-        calls_us: wall time of each call of the policy.
+        calls_us: processor time of each call of the policy.
         queue_lengths: waiting requests at each of these calls.
         waits: from arrival to admission; requests still waiting at the end
             count with their age, so that starving is not hidden.

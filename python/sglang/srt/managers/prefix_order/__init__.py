@@ -8,7 +8,8 @@ Where does my code go?
 * ``watch``         which remembered matches a tree change can have changed
 * ``queue_diff``    what the scheduler did to the queue between two calls
 * ``sorted_queue``  the order itself, under single changes
-* ``order``         the policy: ties the above together, siblings, aging
+* ``aging``         which requests have waited long enough
+* ``order``         the policy: ties the above together, siblings
 * ``factory``       builds it for a ``SchedulePolicy``; alone knows upstream's types
 
 Each file imports only from those above it.

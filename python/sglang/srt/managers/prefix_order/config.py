@@ -25,23 +25,22 @@ class PrefixOrderConfig(msgspec.Struct, frozen=True):
             waiting requests the order is by arrival.
         aging: "off", or the unit in which waiting is counted: "passes"
             (calls of the policy) or "tokens" (prefill tokens computed).
-        aging_limit: fixed part of a request's waiting limit, in that unit.
-        aging_backlog: the limit grows by this factor times the work that was
-            waiting when the request arrived, in the same unit (requests for
-            "passes", uncached tokens for "tokens"). 1.0 promises a request
-            about the wait it would have had under fcfs, plus aging_limit.
+        aging_limit: fixed part of a request's waiting limit, in that unit;
+            must be given for "passes".
+        aging_factor: with "tokens", the limit grows by this factor times the
+            wait that fcfs would have given the request; see aging.py.
         matches_per_pass: tree matches at most one policy call runs. The rest
             follow in later calls, requests first in line first.
-        touches_per_pass: prefixes of the requests first in line whose recency
-            one call refreshes, so that they are not evicted before they run.
+        touches_per_pass: prefixes that waiting requests rest on whose recency
+            one call refreshes, in turn, so that they are not evicted unused.
     """
 
     incremental: bool = True
     aging: str = "off"
     aging_limit: int = 0
-    aging_backlog: float = 1.0
+    aging_factor: float = 1.25
     matches_per_pass: int = 256
-    touches_per_pass: int = 16
+    touches_per_pass: int = 8
 
 
 _DEFAULTS = PrefixOrderConfig()
@@ -54,7 +53,7 @@ _RULES: dict[str, tuple[tuple[type, ...], str, Any]] = {
         lambda v: v in AGING_UNITS,
     ),
     "aging_limit": ((int,), "an integer of at least 0", lambda v: v >= 0),
-    "aging_backlog": (
+    "aging_factor": (
         (int, float),
         "a finite number of at least 0",
         lambda v: 0 <= v < float("inf"),
@@ -113,8 +112,19 @@ def parse_config(raw: Optional[Mapping[str, Any]]) -> Optional[PrefixOrderConfig
         if wrong_type or not accepts(value):
             raise ValueError(f"{FLAG}: {key}={value!r} is not allowed; use {allowed}")
     config = PrefixOrderConfig(**raw)
+    if config.aging == "passes":
+        if "aging_factor" in raw:
+            raise ValueError(
+                f"{FLAG}: aging_factor={raw['aging_factor']!r} needs "
+                'aging="tokens"; passes say nothing about what a request costs'
+            )
+        if "aging_limit" not in raw:
+            raise ValueError(
+                f'{FLAG}: aging="passes" needs aging_limit, the passes after which '
+                "a request goes first"
+            )
     if config.aging == "off":
-        for key in ("aging_limit", "aging_backlog"):
+        for key in ("aging_limit", "aging_factor"):
             if key in raw:
                 raise ValueError(
                     f"{FLAG}: {key}={raw[key]!r} has no effect while aging is "

@@ -25,8 +25,9 @@ class Entry:
 
     __slots__ = (
         "aged",
-        "deadline",
+        "arrival",
         "group",
+        "gone",
         "growth",
         "host_hit",
         "key",
@@ -35,6 +36,7 @@ class Entry:
         "namespace",
         "nodes",
         "priority",
+        "put_first",
         "req",
         "seq",
         "skips",
@@ -72,7 +74,11 @@ class Entry:
         # (matched length, checksum) that a longer match must show; see watch.py.
         self.growth: Optional[tuple[int, int]] = None
 
-        self.deadline: Optional[int] = None
+        # Clock of aging at its arrival; whether it stands before all; whether it
+        # left the queue; whether it has aged.
+        self.arrival = 0
+        self.put_first = False
+        self.gone = False
         self.aged = False
         self.key: Optional[SortKey] = None
 

@@ -6,22 +6,23 @@ gives up (fcfs) above 128 waiting requests. Here a call matches only the new
 requests and those whose match a tree change can have changed, and moves only
 those inside a sorted list.
 
-The order, lowest first: priority (if enabled); aged requests by their waiting
-limit; the others by cached prefix, longest first; last the requests that wait
-for a sibling (in-batch prefix caching). Ties go by arrival.
+The order, lowest first: priority (if enabled); aged requests; the others by
+cached prefix, longest first; last the requests that wait for a sibling (in-batch
+prefix caching). Ties, and aged requests among themselves, go by arrival.
 """
 
 from __future__ import annotations
 
-import heapq
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING, Callable, Hashable, Optional
+from typing import TYPE_CHECKING, Callable, Hashable
 
+from sglang.srt.managers.prefix_order.aging import Aging
 from sglang.srt.managers.prefix_order.config import PrefixOrderConfig
 from sglang.srt.managers.prefix_order.entry import Entry
 from sglang.srt.managers.prefix_order.queue_diff import diff_queue
 from sglang.srt.managers.prefix_order.sorted_queue import SortedQueue
 from sglang.srt.managers.prefix_order.watch import MatchWatch, node_ids_of
+from sglang.srt.mem_cache.radix_cache import RadixKey
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
@@ -78,6 +79,8 @@ class PrefixOrder:
         self._full_match_limit = full_match_limit
         self._priority_sign = priority_sign
         self._budget = config.matches_per_pass
+        # A bigram key of n units spans n + 1 tokens.
+        self._boundary_tokens = int(watch.is_bigram)
 
         self._entries: dict[Req, Entry] = {}
         self._volatile: dict[int, Entry] = {}
@@ -89,10 +92,11 @@ class PrefixOrder:
         # the first one runs, the others wait for it.
         self._groups: dict[Hashable, list[int]] = {}
         self._by_seq: dict[int, Entry] = {}
-        # (waiting limit, arrival number) of the requests that have not aged.
-        self._deadlines: list[tuple[int, int]] = []
-        self._waiting_tokens = 0
-        self._touch_turn = 0
+        self._aging = None
+        if config.aging != "off":
+            # A pass says nothing about costs, so there fcfs's wait is unknown.
+            factor = config.aging_factor if config.aging == "tokens" else 0.0
+            self._aging = Aging(config.aging_limit, factor)
 
     # ---- the call -----------------------------------------------------
 
@@ -103,17 +107,19 @@ class PrefixOrder:
         ``aging="tokens"``; requests carry its value at their arrival.
         """
         self.num_calls += 1
-        clock = processed_tokens if self.config.aging == "tokens" else self.num_calls
-        self._take_over(waiting_queue, clock)
+        self._take_over(waiting_queue)
         self._match_stale()
-        self._age(clock)
+        if self._aging is not None:
+            clock = processed_tokens if self.config.aging == "tokens" else self.num_calls
+            for entry in self._aging.advance(clock):
+                self._place(entry)
         if not self.config.incremental and len(waiting_queue) > self._full_match_limit:
             self._last = sorted(waiting_queue, key=self._arrival_key)
         else:
             # Read again only before the next change of the order.
             self._last = self._order.requests
         waiting_queue[:] = self._last
-        self._touch_first()
+        self._touch_some()
 
     def _arrival_key(self, req: Req) -> tuple[int, int]:
         entry = self._entries[req]
@@ -121,14 +127,14 @@ class PrefixOrder:
 
     # ---- queue membership ---------------------------------------------
 
-    def _take_over(self, waiting_queue: list[Req], clock: int) -> None:
+    def _take_over(self, waiting_queue: list[Req]) -> None:
         diff = diff_queue(self._last, waiting_queue, self._entries)
         for req in diff.removed:
             self._drop(req)
         # A request put back at the head (prefill retry) arrives before all.
         for req in reversed(diff.put_first):
             self._first_seq -= 1
-            self._add(req, self._first_seq, self._waiting_limit(req, clock, first=True))
+            self._add(req, self._first_seq, put_first=True)
         for req in diff.tail:
             entry = self._entries.get(req)
             if entry is not None:
@@ -136,42 +142,34 @@ class PrefixOrder:
                     continue
                 # It ran meanwhile and was retracted: a new stay.
                 self._drop(req)
-            self._add(req, self._next_seq, self._waiting_limit(req, clock))
+            self._add(req, self._next_seq)
             self._next_seq += 1
 
-    def _add(self, req: Req, seq: int, deadline: Optional[int]) -> None:
+    def _add(self, req: Req, seq: int, put_first: bool = False) -> None:
         priority = (req.priority or 0) * self._priority_sign
         entry = Entry(req, seq, priority)
         if self._sibling_check >= 0 and len(entry.tokens) >= self._sibling_share:
             head = memoryview(entry.tokens)[: max(0, self._sibling_share)]
             entry.group = (entry.namespace, head.tobytes())
-        if deadline is not None:
-            entry.deadline = deadline
-            heapq.heappush(self._deadlines, (deadline, seq))
+        entry.put_first = put_first
+        if self._aging is not None:
+            # The request may have arrived some prefill batches before this call.
+            entry.arrival = (
+                req.arrival_processed_tokens
+                if self.config.aging == "tokens"
+                else self.num_calls
+            )
+            self._aging.arrived(entry, put_first)
         self._entries[req] = entry
         self._by_seq[seq] = entry
         if entry.volatile:
             self._volatile[seq] = entry
-        self._waiting_tokens += entry.uncached
         self.watch.add_unmatched(entry)
         self._place(entry)
 
-    def _waiting_limit(self, req: Req, clock: int, first: bool = False) -> Optional[int]:
-        """The clock value from which ``req`` goes before those that came later."""
-        if self.config.aging == "off":
-            return None
-        if self.config.aging == "tokens":
-            # The request may have arrived some prefill batches before this call.
-            start, ahead = req.arrival_processed_tokens, self._waiting_tokens
-        else:
-            start, ahead = clock, len(self._entries)
-        if first:
-            ahead = 0
-        return start + self.config.aging_limit + int(self.config.aging_backlog * ahead)
-
     def _drop(self, req: Req) -> None:
         entry = self._entries.pop(req)
-        self._waiting_tokens -= entry.uncached
+        entry.gone = True
         self._volatile.pop(entry.seq, None)
         self.watch.forget(entry)
         self._order.remove(entry)
@@ -202,7 +200,6 @@ class PrefixOrder:
         self.num_matches += 1
         self.watch.unfile(entry)
         req = entry.req
-        before = entry.uncached
         result = self._match(req, self._tree_cache, entry.tokens)
         # The order goes by what the request would skip, the watch by where the
         # match ended, which may be further: the last token is always computed.
@@ -210,7 +207,6 @@ class PrefixOrder:
         entry.matched = req.prefix_len + req.host_hit_length
         entry.host_hit = req.host_hit_length > 0
         entry.nodes = node_ids_of(result)
-        self._waiting_tokens += entry.uncached - before
         self.watch.file(entry)
         self._set_low_match(entry, req.prefix_len <= self._sibling_check)
         self._place(entry)
@@ -244,15 +240,7 @@ class PrefixOrder:
             return True
         return self._groups[entry.group][0] != entry.seq
 
-    # ---- aging --------------------------------------------------------
-
-    def _age(self, clock: int) -> None:
-        while self._deadlines and self._deadlines[0][0] <= clock:
-            _, seq = heapq.heappop(self._deadlines)
-            entry = self._by_seq.get(seq)
-            if entry is not None:
-                entry.aged = True
-                self._place(entry)
+    # ---- place in the order -------------------------------------------
 
     def _place(self, entry: Entry) -> None:
         if entry.matched is None and not entry.aged:
@@ -263,12 +251,26 @@ class PrefixOrder:
             # cached this request is no longer held back.
             kind, value = _WAITS_FOR_SIBLING, 0
         elif entry.aged:
-            kind, value = _AGED, entry.deadline
+            kind, value = _AGED, 0
         else:
             kind, value = _NORMAL, -entry.skips
         self._order.place(entry, (entry.priority, kind, value, entry.seq))
 
     # ---- recency ------------------------------------------------------
 
-    def _touch_first(self) -> None:
-        """Refresh the recency of prefixes that are about to be used."""
+    def _touch_some(self) -> None:
+        """Refresh the recency of some prefixes that waiting requests rest on.
+
+        Matching everything at every call, as upstream does, keeps all of them
+        from being evicted before they are used; taking turns does so as well.
+        """
+        for entry in self.watch.next_nodes(self.config.touches_per_pass):
+            req = entry.req
+            self._tree_cache.touch_prefix(
+                RadixKey(
+                    entry.tokens,
+                    req.extra_key,
+                    limit=entry.matched + self._boundary_tokens,
+                    cache_salt=req.cache_salt,
+                )
+            )

@@ -43,6 +43,7 @@ class MatchWatch:
     """
 
     def __init__(self, page_size: int, is_bigram: bool, plain: bool):
+        self.is_bigram = is_bigram
         self._page_end = page_size + int(is_bigram)
         self._plain = plain
         self._by_node: dict[Hashable, _Bucket] = {}
@@ -129,6 +130,17 @@ class MatchWatch:
         for seq in list(islice(stale, budget - len(taken))):
             taken.append(stale.pop(seq))
         return taken
+
+    def next_nodes(self, count: int) -> list[Entry]:
+        """For the next ``count`` nodes in turn, one entry whose match ends there."""
+        entries = []
+        for node in list(islice(self._by_node, count)):
+            bucket = self._by_node.pop(node)
+            self._by_node[node] = bucket
+            entry = next(iter(bucket.values()))
+            if entry.matched:
+                entries.append(entry)
+        return entries
 
     # ---- what the cache reports ---------------------------------------
 
