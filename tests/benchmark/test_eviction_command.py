@@ -96,7 +96,10 @@ def test_capacities_of_a_trace_default_to_shares_of_its_footprint(tmp_path, caps
     assert sorted({row["capacity"] for row in rows}) == [1, 2, 5]
 
 
-def test_scale_prints_ratios_and_keeps_the_number_of_leaves(tmp_path, capsys):
+def test_scale_prints_ratios_and_keeps_the_number_of_leaves(tmp_path, capsys, monkeypatch):
+    from eviction import scale
+
+    monkeypatch.setattr(scale, "BUDGET_S", 0.05)
     json_file, plot_file = tmp_path / "s.json", tmp_path / "s.svg"
     code = run(
         "--scale",

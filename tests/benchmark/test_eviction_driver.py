@@ -32,6 +32,7 @@ GOLDEN = {
     "s3fifo": [334, 519, 718],
     "marconi": [224, 489, 699],
 }
+GOLDEN_OURS = {"lru-trim": [253, 387, 636]}
 GOLDEN_OPTIMUM = [562, 814, 992]
 
 
@@ -54,6 +55,27 @@ def test_both_tree_cores_give_the_same_hits(golden_trace, name):
     assert hit_counts(golden_trace, [one(f"{name}@python")], CAPACITIES) == {
         f"{name}@python": GOLDEN[name]
     }
+
+
+def test_golden_hits_of_trimming_lru(golden_trace):
+    (name,) = GOLDEN_OURS
+    assert hit_counts(golden_trace, [one(name)], CAPACITIES) == GOLDEN_OURS
+
+
+@pytest.mark.parametrize("name", ["adaptive", "weighted"])
+def test_adaptive_modes_repeat_exactly_and_stay_above_lru(golden_trace, name):
+    first, second = (replay(golden_trace, one(name), 120) for _ in range(2))
+    assert first.hit_blocks == second.hit_blocks
+    assert GOLDEN["lru"][1] <= first.hit_blocks <= GOLDEN_OPTIMUM[1]
+
+
+def test_the_adaptive_policy_reports_its_state(golden_trace):
+    outcome = replay(golden_trace, one("adaptive"), 120)
+    assert outcome.state_bytes
+    # Trimming: what left the cache is what was asked for, and the report knows it all.
+    by_tier = outcome.details["evicted_tokens"]
+    evicted = sum(count for classes in by_tier.values() for count in classes.values())
+    assert evicted == outcome.evicted_blocks > 0
 
 
 def test_golden_optimum_bounds_every_policy(golden_trace):
@@ -102,7 +124,7 @@ def test_tokens_of_a_partial_block_never_hit():
     assert tree.outcome.hit_ratio == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("name", ["lru", "lru@python", "lfu", "slru@python", "lhd", "s3fifo"])
+@pytest.mark.parametrize("name", ["lru", "slru@python", "s3fifo", "lru-trim", "adaptive"])
 @pytest.mark.parametrize("page_size", [1, 4])
 @pytest.mark.parametrize("pattern", ["multi-turn-chat", "agent-fleet"])
 def test_leaves_no_lock_and_a_sound_tree(name, page_size, pattern):

@@ -108,7 +108,6 @@ def test_equal_ids_under_other_prefixes_are_other_blocks():
     ("name", "capacity", "ratio"),
     [
         ("conversation_dev", 2_000, 0.2440),
-        ("conversation_dev", 5_000, 0.3265),
         ("conversation_dev", 10_000, 0.3456),
         ("agents_dev", 2_000, 0.9309),
     ],

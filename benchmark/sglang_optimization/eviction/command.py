@@ -132,11 +132,13 @@ def run_scale(chosen: list[policies.Policy], leaves: list[int]) -> list[report.R
     """Rows of the scale table."""
     from .scale import evict_cost
 
+    _forget_imports()
     rows = []
     with progress.steps(len(chosen) * len(leaves)) as bar:
         for policy in chosen:
             for count in leaves:
                 bar.start(f"{policy.name}, {count:,} leaves")
+                gc.collect()
                 rows.append(evict_cost(policy, count))
                 bar.finish()
     report.complete_scale(rows)
@@ -149,8 +151,7 @@ def run_replays(
     """Rows of the replay tables, derived columns included."""
     from .driver import replay
 
-    # What the imports made stays: collecting it again before each replay takes seconds.
-    gc.freeze()
+    _forget_imports()
     rows = []
     with progress.steps(len(cells) * (len(chosen) + 1)) as bar:
         for trace, capacity in cells:
@@ -239,6 +240,15 @@ def _settings(options: argparse.Namespace) -> dict[str, Any]:
     settings["workloads"] = None if options.trace or options.scale else options.workloads
     settings["policy_config"] = dict(options.policy_config)
     return settings
+
+
+def _forget_imports() -> None:
+    """Spare garbage collections the objects of the imports, as a server does.
+
+    Walking those takes a second or two, which would fall on some replays only.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def _prepare_sglang(chosen: list[policies.Policy]) -> None:

@@ -7,7 +7,6 @@ new leaves fill the gap, so that every call meets the same ``n``.
 
 from __future__ import annotations
 
-import gc
 import itertools
 from typing import Any
 
@@ -40,9 +39,6 @@ def evict_cost(policy: Policy, leaves: int) -> dict[str, Any]:
         tree.serve(request)
     filled_us = tree.outcome.mean_request_us
 
-    # The tree's own garbage must not be collected inside a timed call.
-    gc.collect()
-    gc.freeze()
     samples: list[float] = []
     spent = 0.0
     while len(samples) <= LEAST_CALLS or (spent < BUDGET_S and len(samples) < MOST_CALLS):
@@ -54,7 +50,6 @@ def evict_cost(policy: Policy, leaves: int) -> dict[str, Any]:
         spent += elapsed
         for request in itertools.islice(requests, EVICT_TOKENS // LEAF_TOKENS):
             tree.serve(request)
-    gc.unfreeze()
     # The first call pays for lazy imports and cold caches.
     samples = samples[1:]
     tree.check()
