@@ -427,3 +427,11 @@ def test_hints_must_fit_the_batch():
     ours.begin(1, [1])
     with pytest.raises(ValueError, match="hints must be trees of draft_token_num places"):
         step_with(ours, [], hint(width=4))
+
+
+def test_namespaces_without_outputs_are_bounded_too():
+    ours = proposer(max_shared_tokens=1000)
+    for tenant in range(100):
+        ours.begin(tenant, [1, 2, 3], namespace=f"tenant {tenant}")
+    assert ours.counters()["namespaces"] <= 1500 / 64
+    assert ours.step(range(100), [[4]] * 100).sizes.min() >= 1  # the others draft as before

@@ -11,6 +11,8 @@ namespace {
 constexpr uint32_t kFirstPause = 16, kLongestPause = 256, kTrialSteps = 4;
 // Of a prompt, the tokens that enter the order-0 counts; older ones have decayed to nothing.
 constexpr size_t kRecentWindow = 512;
+// An empty store takes as much memory as one of about so many tokens.
+constexpr uint64_t kNamespaceTokens = 64;
 // A namespace id that is reused must not continue a text of its former owner.
 constexpr uint64_t kForeignEpoch = 2;
 
@@ -80,6 +82,7 @@ void Proposer::begin(uint64_t id, const int64_t* tokens, size_t count, size_t sh
   if (config_.shared) {
     r.space = space_of(space);
     r.epoch = spaces_[r.space]->epoch;
+    spaces_[r.space]->used = r.used;
   }
   requests_[id] = std::move(fresh);
   size_t first = 0;
@@ -158,7 +161,8 @@ void Proposer::enforce_bounds(uint64_t keep) {
     end(oldest);
   }
   // One namespace alone holds at most 1.5 times its bound: the index and the start of the next.
-  while (shared_tokens_ > config_.max_shared_tokens + config_.max_shared_tokens / 2 && space_ids_.size() > 1) {
+  const uint64_t bound = config_.max_shared_tokens + config_.max_shared_tokens / 2;
+  while (shared_tokens_ + kNamespaceTokens * space_ids_.size() > bound && space_ids_.size() > 1) {
     const Space* oldest = nullptr;
     for (const auto& entry : space_ids_) {
       const Space* space = spaces_[entry.second].get();

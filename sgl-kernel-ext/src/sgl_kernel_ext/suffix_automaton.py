@@ -58,7 +58,8 @@ class ProposerConfig:
     """Tokens indexed for all requests; whole requests, longest unused first, are given up."""
     max_shared_tokens: int = 1 << 19
     """Recent output tokens in one namespace; the older half is given up when it is reached.
-    All namespaces together hold at most 1.5 times as many, least recently used given up first."""
+    All namespaces together hold at most 1.5 times as many, least recently used given up first;
+    each counts for 64 tokens more than it holds."""
     pause_below: float = 0.0
     """A request whose rolling mean of accepted drafts a step falls below this pauses drafting for
     16 steps, tries for 4, then pauses twice as long, up to 256. 0: never."""
