@@ -118,6 +118,19 @@ def test_tables_leave_out_empty_columns_and_mark_missing_cells():
     ]
 
 
+def test_markdown_is_appended_with_the_command_and_the_machine(tmp_path):
+    path = tmp_path / "r.md"
+    path.write_text("# Results\n")
+    columns = (table.Column("name", "name", text=True),)
+    result.append_markdown(path, [("one", columns, [{"name": "a"}])])
+    text = path.read_text()
+    assert text.startswith("# Results\n`python ")
+    assert "logical CPUs" in text
+    assert "**one**\n\n| name |\n|---|\n| a |\n" in text
+    with pytest.raises(cli.BenchError, match=r"cannot write r\.md"):
+        result.append_markdown(tmp_path / "none" / "r.md", [])
+
+
 def test_ratios_are_readable_at_every_size():
     assert [table.ratio(v) for v in (0.1234, 9.99, 1234.5)] == ["0.12x", "9.99x", "1,234x"]
 

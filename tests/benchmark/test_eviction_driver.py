@@ -140,6 +140,16 @@ def test_leaves_no_lock_and_a_sound_tree(name, page_size, pattern):
     assert 0 < outcome.hit_blocks <= bound.hit_blocks
 
 
+@pytest.mark.parametrize("name", ["adaptive", "weighted", "lru-trim"])
+def test_blocks_of_16_tokens_in_pages_of_four(name):
+    # As Qwen-Bailian traces are replayed for a server with 64-token pages.
+    chat = workload("multi-turn-chat", 80)
+    trace = Trace("qwen", chat.requests, block_tokens=16)
+    outcome = Replay(one(name), 120, trace.block_tokens, page_size=4).run(trace)
+    assert outcome.evictions > 0
+    assert 0 < outcome.hit_blocks <= optimum(trace, 120, 4).hit_blocks
+
+
 def test_check_notices_a_lock_that_was_kept():
     tree = Replay(one("lru@python"), capacity=8, block_tokens=512, page_size=1)
     tree.serve(Request(0.0, (1, 2)))

@@ -25,6 +25,7 @@ from typing import Any, Mapping, Sequence
 
 from .cli import BenchError
 from .machine import command_line, machine_facts
+from .table import Column, Row, markdown
 
 SCHEMA = 1
 KEYS = ("schema", "benchmark", "command", "created", "machine", "settings", "results")
@@ -62,6 +63,31 @@ def write(path: Path, content: Mapping[str, Any]) -> None:
         os.replace(part, path)
     except OSError as error:
         part.unlink(missing_ok=True)
+        raise BenchError(f"cannot write {path.name}: {error.strerror}") from None
+
+
+def append_markdown(
+    path: Path, tables: Sequence[tuple[str, Sequence[Column], Sequence[Row]]]
+) -> None:
+    """Append titled tables to a Markdown file, below the command that made them.
+
+    Raises:
+        BenchError: the file cannot be written.
+    """
+    facts = machine_facts()
+    lines = [
+        f"`{command_line()}`",
+        "",
+        f"{facts['cpu']}, {facts['logical_cpus']} logical CPUs, Python {facts['python']}, "
+        f"torch {facts['versions']['torch']}, source {facts['git']}",
+        "",
+    ]
+    for title, columns, rows in tables:
+        lines += [f"**{title}**", "", markdown(columns, rows)]
+    try:
+        with open(path, "a", encoding="utf-8") as out:
+            out.write("\n".join(lines) + "\n")
+    except OSError as error:
         raise BenchError(f"cannot write {path.name}: {error.strerror}") from None
 
 

@@ -100,6 +100,12 @@ def arguments() -> argparse.ArgumentParser:
         help="numbers of leaves for --scale",
     )
     cli.add_output_options(parser)
+    parser.add_argument(
+        "--markdown",
+        type=cli.output_file(".md"),
+        metavar="FILE",
+        help="append the tables, with the command, to this file",
+    )
     return parser
 
 
@@ -118,10 +124,14 @@ def run(options: argparse.Namespace) -> None:
     _prepare_sglang(chosen)
     if options.scale:
         rows = run_scale(chosen, options.leaves)
-        table.show("evict(16 tokens), full pool", report.SCALE_COLUMNS, rows)
+        tables = report.scale_tables(rows)
     else:
         rows = run_replays(cells, chosen, options.page_size)
-        _show_replays(rows)
+        tables = report.replay_tables(rows)
+    for title, columns, content in tables:
+        table.show(title, columns, content)
+    if options.markdown is not None:
+        result.append_markdown(options.markdown, tables)
     if options.json is not None:
         result.write(options.json, result.document("eviction", _settings(options), rows))
     if options.plot is not None:
@@ -167,14 +177,6 @@ def run_replays(
             bar.finish()
     report.complete(rows)
     return rows
-
-
-def _show_replays(rows: list[report.Row]) -> None:
-    for name in dict.fromkeys(row["trace"] for row in rows):
-        own = [row for row in rows if row["trace"] == name]
-        title = f"{name}: {own[0]['requests']:,} requests, {own[0]['total_blocks']:,} blocks"
-        table.show(title, report.COLUMNS, own)
-    table.show("all cells", report.SUMMARY_COLUMNS, report.summary(rows))
 
 
 def _cells(options: argparse.Namespace) -> list[tuple[Trace, int]]:

@@ -28,6 +28,7 @@ def make_cache(
     eviction_policy: str = "lru",
     eviction_policy_config: dict[str, Any] | None = None,
     full_component: type | None = None,
+    is_eagle: bool = False,
 ) -> UnifiedRadixCache:
     """Build an empty cache with a pool of ``capacity`` slots.
 
@@ -36,6 +37,7 @@ def make_cache(
         core: ``"rust"`` or ``"python"``; falling back is an error, as it would
             report numbers under the wrong name.
         full_component: replacement of ``FullComponent`` (Python core only).
+        is_eagle: key the tree by bigrams, as EAGLE speculation does.
 
     Raises:
         ValueError: capacity is not a multiple of the page size, or the policy
@@ -52,6 +54,7 @@ def make_cache(
             ),
             token_to_kv_pool_allocator=_allocator(capacity, page_size),
             page_size=page_size,
+            is_eagle=is_eagle,
             eviction_policy=eviction_policy,
             eviction_policy_config=eviction_policy_config,
             tree_components=(ComponentType.FULL,),

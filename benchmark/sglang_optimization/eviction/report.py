@@ -165,6 +165,22 @@ def complete_scale(rows: Sequence[Row]) -> None:
         row["against_fewest"] = row["evict_us"] / cost[row["policy"], fewest]
 
 
+def replay_tables(rows: Sequence[Row]) -> list[tuple[str, Sequence[Column], Sequence[Row]]]:
+    """Title, columns and rows of one table a trace, and of the summary."""
+    tables: list[tuple[str, Sequence[Column], Sequence[Row]]] = []
+    for name in dict.fromkeys(row["trace"] for row in rows):
+        own = [row for row in rows if row["trace"] == name]
+        title = f"{name}: {own[0]['requests']:,} requests, {own[0]['total_blocks']:,} blocks"
+        tables.append((title, COLUMNS, own))
+    tables.append(("all cells", SUMMARY_COLUMNS, summary(rows)))
+    return tables
+
+
+def scale_tables(rows: Sequence[Row]) -> list[tuple[str, Sequence[Column], Sequence[Row]]]:
+    """Title, columns and rows of the scale table."""
+    return [("evict(16 tokens), full pool", SCALE_COLUMNS, rows)]
+
+
 def plot_hits(path: Path, rows: Sequence[Row]) -> None:
     """Block hit ratio against capacity, one panel a trace."""
     traces = list(dict.fromkeys(row["trace"] for row in rows))
