@@ -266,19 +266,19 @@ uint32_t Blender::predict(const Histories& histories, const Position& position, 
     return n;
   }
   const uint32_t n = best(kBest, chosen);
-  Candidate all[kBest];
+  Candidate all[kBest];  // with logits for now
   uint32_t kept = 0;
   for (uint32_t i = 0; i < n; ++i) {
     float f[kPadded];
     features(i, slots_[chosen[i]], position.root, f);
-    const float p = correction_.apply(f, position.root);
+    const float score = correction_.score(f, position.root);
     uint32_t j = kept++;
-    for (; j && all[j - 1].probability < p; --j) all[j] = all[j - 1];
-    all[j] = {slots_[chosen[i]].token, p};
+    for (; j && all[j - 1].probability < score; --j) all[j] = all[j - 1];
+    all[j] = {slots_[chosen[i]].token, score};
   }
   kept = std::min(kept, config_.children);
   for (uint32_t i = 0; i < kept; ++i) {
-    out[i] = {all[i].token, std::min(all[i].probability, kMaxProbability) * kDiscount};
+    out[i] = {all[i].token, std::min(sigmoid(all[i].probability), kMaxProbability) * kDiscount};
   }
   return kept;
 }
@@ -305,7 +305,7 @@ void Blender::learn(const Histories& histories, const Position& position, uint32
   for (uint32_t i = 0; i < n; ++i) {
     float f[kPadded];
     features(i, slots_[chosen[i]], position.root, f);
-    correction_.learn(f, position.root, correction_.apply(f, position.root), slots_[chosen[i]].token == truth);
+    correction_.learn(f, position.root, sigmoid(correction_.score(f, position.root)), slots_[chosen[i]].token == truth);
   }
 }
 

@@ -69,14 +69,14 @@ Correction::Correction() {
   }
 }
 
-float Correction::apply(const float* features, bool root) const {
+float Correction::score(const float* features, bool root) const {
   const float* weights = weights_[root];
   // Four sums in a fixed order: the compiler may not reorder additions, but can use vectors here.
   float sum[4] = {0, 0, 0, 0};
   for (uint32_t i = 0; i < kPadded; i += 4) {
     for (uint32_t j = 0; j < 4; ++j) sum[j] += weights[i + j] * features[i + j];
   }
-  return sigmoid((sum[0] + sum[1]) + (sum[2] + sum[3]));
+  return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
 void Correction::begin_update(bool root) {

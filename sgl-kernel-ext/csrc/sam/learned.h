@@ -47,7 +47,8 @@ constexpr uint32_t kPadded = 20;  // feature arrays, the rest zero: a multiple o
 class Correction {
  public:
   Correction();
-  float apply(const float* features, bool root) const;
+  // The logit of the corrected probability.
+  float score(const float* features, bool root) const;
   // One step of stochastic gradient descent on the log loss, at the rate of begin_update().
   void begin_update(bool root);
   void learn(const float* features, bool root, float probability, bool happened);
