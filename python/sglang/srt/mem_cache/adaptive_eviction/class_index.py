@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from typing import TYPE_CHECKING, Callable, NamedTuple, Optional
+from typing import TYPE_CHECKING, Callable, Optional
 
 from .leaf_set import LeafSet
 
@@ -30,20 +30,11 @@ LeafKey = tuple[tuple, int, int, float]
 _Entry = tuple[int, int, "UnifiedTreeNode", LeafKey]
 
 
-class _Candidate(NamedTuple):
-    """The better end of one class; compares by value, then older touch."""
-
-    value: float
-    seq: int
-    node_id: int
-    cls: int
-    node: UnifiedTreeNode
-    key: LeafKey
-    # Touch times of both ends, and the ages up to which their values hold.
-    old_time: float
-    old_limit: float
-    new_time: float
-    new_limit: float
+# The better end of one class: (value, touch number, node id, class, node, the
+# touch times of both ends and the ages up to which their values hold). Candidates
+# compare by value, then the older touch. A plain tuple: many are made.
+_Candidate = tuple[float, int, int, int, "UnifiedTreeNode", float, float, float, float]
+_CLASS, _NODE = 3, 4
 
 
 class _ClassQueue:
@@ -168,10 +159,9 @@ class ClassIndex:
         elif now != self._now:
             for group in self._groups.values():
                 passed = [
-                    c.cls
+                    c[_CLASS]
                     for c in group.candidates.values()
-                    if now - c.old_time >= c.old_limit
-                    or now - c.new_time >= c.new_limit
+                    if now - c[5] >= c[6] or now - c[7] >= c[8]
                 ]
                 for cls in passed:
                     del group.candidates[cls]
@@ -184,9 +174,9 @@ class ClassIndex:
         pick; a node that is still a leaf then is passed over until the walk ends.
         """
         last, self._last = self._last, None
-        if last is not None and last.node in self.leaves:
-            self._declined.add(last.node)
-            self._leave(last.node)
+        if last is not None and last[_NODE] in self.leaves:
+            self._declined.add(last[_NODE])
+            self._leave(last[_NODE])
         self._index(self.leaves.drain())
         while self._order:
             group = self._groups[self._order[0]]
@@ -196,7 +186,7 @@ class ClassIndex:
                     self._refresh(group, cls)
             if candidates:
                 self._last = min(candidates.values())
-                return self._last.node
+                return self._last[_NODE]
             del self._groups[self._order.pop(0)]
         return None
 
@@ -230,20 +220,24 @@ class ClassIndex:
             if record is not None and record.key is new_key:
                 break
             heapq.heappop(new)
-        value, limit = self._value_of(cls, self._now - key[3])
-        ends = (key[3], limit, key[3], limit)
-        if other is not node:
-            new_value, new_limit = self._value_of(cls, self._now - new_key[3])
-            ends = (key[3], limit, new_key[3], new_limit)
+        time = key[3]
+        value, limit = self._value_of(cls, self._now - time)
+        if other is node:
+            best = (value, seq, node_id, cls, node, time, limit, time, limit)
+        else:
+            new_time = new_key[3]
+            new_value, new_limit = self._value_of(cls, self._now - new_time)
+            ends = (time, limit, new_time, new_limit)
             if new_value < value:
-                value, seq, node_id, node = new_value, -new_seq, -new_id, other
-                key = new_key
-        group.candidates[cls] = _Candidate(value, seq, node_id, cls, node, key, *ends)
+                best = (new_value, -new_seq, -new_id, cls, other, *ends)
+            else:
+                best = (value, seq, node_id, cls, node, *ends)
+        group.candidates[cls] = best
 
     def end(self) -> None:
         """Finish the walk; nodes that were picked and survived are indexed again."""
         if self._last is not None:
-            self._declined.add(self._last.node)
+            self._declined.add(self._last[_NODE])
         survivors, self._declined, self._last = self._declined, set(), None
         for node in survivors:
             self.leaves.changed(node)

@@ -58,6 +58,10 @@ class IndexedFullComponent(FullComponent):
     def _new_index(self) -> ClassIndex | StaticIndex:
         raise NotImplementedError
 
+    def _prepare(self) -> None:
+        """Before new indexes are made: read the options off the tree's strategy."""
+        raise NotImplementedError
+
     def _attached(self) -> None:
         """The tree is empty and the indexes are new."""
 
@@ -69,6 +73,7 @@ class IndexedFullComponent(FullComponent):
 
     def _attach(self) -> None:
         tree = self.tree_core
+        self._prepare()
         self._device_index = self._new_index()
         self._host_index = self._new_index()
         self._attached()
@@ -264,7 +269,7 @@ class StaticFullComponent(_StaticIndexComponent):
         super().__init__(cache, params)
         self._sessions = params.enable_session_radix_cache
 
-    def _attached(self) -> None:
+    def _prepare(self) -> None:
         strategy = self.tree_core.eviction_strategy
         assert isinstance(strategy, IndexedStrategy)
         self.trim = strategy.config.trim
@@ -291,7 +296,7 @@ class WeightedFullComponent(_StaticIndexComponent):
     def _rank(self, node: UnifiedTreeNode) -> tuple[int, float]:
         return self._protection(node), self._weighted.score(node)
 
-    def _attached(self) -> None:
+    def _prepare(self) -> None:
         strategy = self.tree_core.eviction_strategy
         assert isinstance(strategy, AdaptiveStrategy)
         self.trim = strategy.config.trim
@@ -330,17 +335,19 @@ class LearnedFullComponent(IndexedFullComponent):
         self._started = 0.0
         self.reuse_policy: Optional[LearnedPolicy] = None
 
-    def _attached(self) -> None:
+    def _prepare(self) -> None:
         strategy = self.tree_core.eviction_strategy
         assert isinstance(strategy, AdaptiveStrategy)
         config: AdaptiveConfig = strategy.config
         self.trim = config.trim
+        strategy.rank = self._rank
         if self.reuse_policy is None:
             self.reuse_policy = LearnedPolicy(config, self._page_size, self._allocator)
+
+    def _attached(self) -> None:
         policy = self.reuse_policy
         policy.indexes = (("device", self._device_index), ("host", self._host_index))
         policy.reset(self.tree_core)
-        strategy.rank = self._rank
         # Bound once: the index asks for these at every comparison.
         store = policy.store
         self._seqs, self._classes, self._times = store.seq, store.cls, store.time
@@ -348,10 +355,7 @@ class LearnedFullComponent(IndexedFullComponent):
     # ---- selection ----
 
     def _new_index(self) -> ClassIndex:
-        return ClassIndex(self._key_of, self._value_of)
-
-    def _value_of(self, cls: int, age: float) -> tuple[float, float]:
-        return self.reuse_policy.model.value(cls, age)
+        return ClassIndex(self._key_of, self.reuse_policy.model.value)
 
     def _key_of(self, node: UnifiedTreeNode) -> LeafKey:
         record = node.reuse_record
@@ -367,7 +371,8 @@ class LearnedFullComponent(IndexedFullComponent):
 
     def _rank(self, node: UnifiedTreeNode) -> tuple:
         group, cls, seq, touched = self._key_of(node)
-        return group, self._value_of(cls, self.reuse_policy.now - touched)[0], seq
+        policy = self.reuse_policy
+        return group, policy.model.value(cls, policy.now - touched)[0], seq
 
     def _reorder(self, node: UnifiedTreeNode) -> None:
         self.reuse_policy.reorder(node)

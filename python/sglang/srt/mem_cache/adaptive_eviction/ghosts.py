@@ -105,11 +105,12 @@ class GhostStore:
         else:
             run = GhostRun(slot, base, hashes)
             self._link_after(run, newest)
-        stale = self._by_first.get(int(run.hashes[0]))
+        first = int(hashes[0])
+        stale = self._by_first.get(first)
         if stale is not None:
             self._remove(stale)
             store.free(stale.slot)
-        self._by_first[int(run.hashes[0])] = run
+        self._by_first[first] = run
         self.pages += count
         while self.pages > self.capacity:
             self._forget(self._oldest, self.pages - self.capacity)
@@ -137,8 +138,9 @@ class GhostStore:
             if run is None:
                 break
             n = min(len(run.hashes), len(hashes) - at)
-            if not np.array_equal(run.hashes[:n], hashes[at : at + n]):
-                n = int(np.argmin(run.hashes[:n] == hashes[at : at + n]))
+            same = run.hashes[:n] == hashes[at : at + n]
+            if not same.all():
+                n = int(same.argmin())
             found.append((run, n))
             at += n
             if n < len(run.hashes):

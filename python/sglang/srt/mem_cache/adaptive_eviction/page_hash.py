@@ -79,7 +79,6 @@ def page_hashes(
         mixed += tokens[1 : count + 1] * _NEXT
     mixed ^= mixed >> _SHIFT
     mixed *= _MIX
-    mixed ^= mixed >> _SHIFT
     if page_size > 1:
         mixed = np.add.reduce(mixed.reshape(-1, page_size), axis=1, dtype=np.uint64)
     mixed[:1] += np.uint64(base)  # as an array: a scalar sum warns of overflow

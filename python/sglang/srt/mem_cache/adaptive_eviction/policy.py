@@ -54,7 +54,8 @@ class Touch:
     seq, time: number and event time of the touch. size: level of its unknown
     blocks. output: level of its output tokens, valid once ``final``. start,
     base, hashes: page hashes of the path from page ``start`` on, for the nodes
-    that the request is going to insert. node_id: its deepest node so far.
+    that the request is going to insert. known: pages of the path that had a record,
+    resident or ghost. node_id: its deepest node so far.
     """
 
     __slots__ = (
@@ -68,6 +69,7 @@ class Touch:
         "start",
         "base",
         "hashes",
+        "known",
         "node_id",
     )
 
@@ -78,7 +80,7 @@ class Touch:
         self.priority = priority
         self.size = self.output = 0
         self.final = False
-        self.start = self.base = 0
+        self.start = self.base = self.known = 0
         self.hashes = _NO_HASHES
         self.node_id: Optional[int] = None
 
@@ -212,6 +214,7 @@ class LearnedPolicy:
                 runs.append(ghost.slot)
                 known += pages
                 self.ghost_hit_tokens += pages * page_size
+        touch.known = known
         unknown = length - known * page_size
         touch.size = size_level(-(-unknown // self.config.block_tokens))
         self._reuse(runs, touch)
@@ -374,12 +377,16 @@ class LearnedPolicy:
         before = touch.base if first == 0 else None
         if 0 < first <= len(touch.hashes):
             before = int(touch.hashes[first - 1])
+        ghosts = []
         if before == base and first + count <= len(touch.hashes):
             hashes = touch.hashes[first : first + count].copy()
+            if start < touch.known:
+                ghosts = self.ghosts.match(hashes)
         else:
             hashes = page_hashes(node.key, 0, start * page_size, base, page_size)
+            ghosts = self.ghosts.match(hashes)
         runs, known = [], 0
-        for ghost, pages in self.ghosts.match(hashes):
+        for ghost, pages in ghosts:
             self.ghosts.cut(ghost, pages)
             runs.append(self.ghosts.take(ghost))
             known += pages
@@ -431,7 +438,10 @@ class LearnedPolicy:
         keep = len(record.hashes) - pages
         self._resident_pages -= pages
         self.ghosts.push(slot, int(record.hashes[keep - 1]), record.hashes[keep:].copy())
-        record.hashes = record.hashes[:keep].copy()
+        # A view, until most of the array is dead: see the component's _truncate.
+        record.hashes = record.hashes[:keep]
+        if 2 * keep < record.hashes.base.size:
+            record.hashes = record.hashes.copy()
         return emptied
 
     def on_evicted(self, node: UnifiedTreeNode, tier: str, tokens: int) -> None:
