@@ -21,17 +21,6 @@ PAGED = {
 }
 PYTHON_CORE = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": "python"}
 
-# A write-through cache with defaults, and a write-back one with everything else changed.
-HICACHE = {"enable_hierarchical_cache": True, "hicache_ratio": 4, "max_total_tokens": 512}
-WRITE_THROUGH = {**HICACHE, "hicache_write_policy": "write_through"}
-WRITE_BACK = {
-    **HICACHE,
-    "hicache_write_policy": "write_back",
-    "hicache_io_backend": "direct",
-    "hicache_mem_layout": "page_first_direct",
-    "page_size": 4,
-}
-
 
 def test_pages_python_core_and_normal_loop(serve_with, plain_output):
     stem = make_prompts(1, 100, seed=11)[0]
@@ -61,33 +50,6 @@ def test_retraction_changes_nothing(serve_with, plain_output):
     # The counter appears with the first retraction.
     assert server.metrics().total("sglang:num_retracted_requests_total") > 0
     assert [r.output_ids for r in results] == alone
-
-
-@pytest.mark.parametrize(
-    ("flags", "env"),
-    [(WRITE_THROUGH, {}), (WRITE_BACK, PYTHON_CORE)],
-    ids=["write-through", "write-back"],
-)
-def test_prefixes_come_back_from_the_host(serve_with, plain_output, flags, env):
-    prompts = make_prompts(6, 150, seed=14)
-    alone = [plain_output(p, 12) for p in prompts]
-    longer = [p + output + [65, 66] for p, output in zip(prompts, alone, strict=True)]
-    continued = [plain_output(p, 6) for p in longer]
-    server = serve_with(flags, env=env, name="hicache")
-    server.flush_cache()
-    # 900 prompt tokens through 512 slots: by the second round every prefix has left them.
-    for _ in range(2):
-        from_host = 0
-        for prompt, output in zip(prompts, alone, strict=True):
-            answer = server.generate(prompt, 12, ignore_eos=True)
-            assert answer["output_ids"] == output
-            details = answer["meta_info"].get("cached_tokens_details") or {}
-            from_host += details.get("host", 0)
-    assert from_host >= 6 * 140
-    for prompt, output in zip(longer, continued, strict=True):
-        answer = server.generate(prompt, 6, ignore_eos=True)
-        assert answer["meta_info"]["cached_tokens_details"]["host"] >= 150
-        assert answer["output_ids"] == output
 
 
 def test_bfloat16_serves(serve_with, tiny_model):

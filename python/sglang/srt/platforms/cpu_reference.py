@@ -90,9 +90,14 @@ class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
         return extend_cache_locs
 
     def init_backend(self) -> None:
+        import torch._dynamo.config
         from sglang.srt.layers.attention.attention_registry import (
             register_attention_backend,
         )
+
+        # Upstream compiles small functions of sampling and speculation. Here that
+        # would run a C++ compiler for minutes, once a shape, for microseconds.
+        torch._dynamo.config.disable = True
 
         @register_attention_backend(ATTENTION_BACKEND)
         def create(runner):

@@ -26,6 +26,11 @@ _MAX_TOTAL_TOKENS = 32768
 _DTYPE = "float32"
 
 
+# Layouts of HiCache's host pool whose per-layer view can be indexed: page_head
+# splits a token's heads over a page, the others keep a token together.
+HICACHE_LAYOUTS = ("layer_first", "page_first", "page_first_direct")
+
+
 class _Choice(NamedTuple):
     """Values of one argument that work here; None stands for "left open"."""
 
@@ -55,6 +60,7 @@ _CHOICES: tuple[_Choice, ...] = (
     _Choice("--dtype", "dtype", ("auto", "float", "float32", "bfloat16")),
     _Choice("--kv-cache-dtype", "kv_cache_dtype", ("auto", "bfloat16", "bf16")),
     _Choice("--quantization", "quantization", (None,)),
+    _Choice("--hicache-mem-layout", "hicache_mem_layout", HICACHE_LAYOUTS),
     _Choice("--tensor-parallel-size", "tp_size", (1,)),
     _Choice("--pipeline-parallel-size", "pp_size", (1,)),
 )
@@ -98,6 +104,9 @@ def apply_defaults(server_args: Any, *, attention_backend: str) -> None:
     if _asked(server_args, "dtype") == "auto":
         server_args.dtype = _DTYPE
         logger.info("--dtype auto is %s on the reference CPU platform.", _DTYPE)
+    # An idle scheduler polls without pause otherwise and takes a core, which is
+    # where another server's or the client's work would run.
+    server_args.sleep_on_idle = True
     if server_args.mem_fraction_static is None:
         server_args.mem_fraction_static = _MEM_FRACTION_STATIC
         if server_args.max_total_tokens is None:

@@ -12,10 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
-# Layouts whose per-layer view can be indexed; page_head splits a token's heads
-# over a page and page_unified fuses keys with values.
-SUPPORTED_LAYOUTS = ("layer_first", "page_first", "page_first_direct")
+from sglang.srt.platforms.cpu_reference_args import HICACHE_LAYOUTS
 
 
 def serves(host_pool: Any) -> bool:
@@ -91,10 +88,10 @@ def backup_all_layers(
 def _host_rows(host_pool: Any, indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Token slots as an index into a per-layer view of the host buffer."""
     layout = host_pool.layout
-    if layout not in SUPPORTED_LAYOUTS:
+    if layout not in HICACHE_LAYOUTS:
         raise ValueError(
             f"--hicache-mem-layout {layout} is not supported on the reference CPU "
-            f"platform; allowed: {', '.join(SUPPORTED_LAYOUTS)}."
+            f"platform; allowed: {', '.join(HICACHE_LAYOUTS)}."
         )
     indices = indices.to(torch.int64)
     if layout == "page_first_direct":
