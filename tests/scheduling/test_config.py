@@ -123,3 +123,18 @@ def test_the_flag_reaches_the_server_arguments(capsys) -> None:
     with pytest.raises(SystemExit):
         parser.parse_args([*words, FLAG, "aging=passes"])
     assert FLAG in capsys.readouterr().err
+
+
+def test_the_check_runs_at_start_up() -> None:
+    from sglang.srt.arg_groups.validation_hook import check_server_args
+
+    args = ServerArgs(
+        model_path="dummy",
+        served_model_name="dummy",
+        page_size=1,
+        chunked_prefill_size=-1,
+        schedule_policy="lpm",
+        schedule_policy_config={"aging": "seconds"},
+    )
+    with pytest.raises(ValueError, match=f"{FLAG}: aging='seconds' is not allowed"):
+        check_server_args(args)

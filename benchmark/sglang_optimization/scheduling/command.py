@@ -18,7 +18,7 @@ from .arms import WHOLE_QUEUE, Arm, resolve
 from .jobs import SHAPES, from_trace, shape
 
 QUICK_POLICIES = "all"
-QUICK_QUEUES = (16, 128, 384)
+QUICK_QUEUES = (96, 256)
 FULL_QUEUES = (16, 128, 512, 4096)
 # Matching the whole queue at every call takes 0.2 s a call at 4,096 and more.
 WHOLE_QUEUE_QUICK = 128
@@ -71,7 +71,7 @@ def arguments() -> argparse.ArgumentParser:
         type=cli.positive,
         default=argparse.SUPPRESS,
         metavar="N",
-        help="requests measured in a run (default: the queue's length, at least 200; "
+        help="requests measured in a run (default: 200; "
         "with --full three times the length, at least 2,000)",
     )
     parser.add_argument(
@@ -151,7 +151,7 @@ def _hold(options: argparse.Namespace, arms: list[Arm]) -> list[dict[str, Any]]:
         for name, length, arm in plan:
             steps.start(f"{name}, {length} waiting, {arm.name}")
             wanted = options.admissions or (
-                max(2000, 3 * length) if options.full else max(200, length)
+                max(2000, 3 * length) if options.full else 200
             )
             # Calls that match the whole queue take long; fewer of them tell as much.
             if arm.name in WHOLE_QUEUE and length > 512:
