@@ -45,7 +45,8 @@ $(STAMP)/venv:
 
 $(STAMP)/requirements: requirements/cpu.txt requirements/dev.txt | $(STAMP)/venv
 	@echo "setup: upstream's requirements without GPU kernels (about 7 GB; several minutes)"
-	$(PIP) -r requirements/cpu.txt -r requirements/dev.txt
+	@$(filter-out --quiet,$(PIP)) -r requirements/cpu.txt -r requirements/dev.txt \
+	    | sed -un -e 's/^\(Collecting [^ ]*\).*/  \1/p' -e 's/^Installing.*/  Installing what was collected/p'
 	@touch $@
 
 $(STAMP)/tools: tools/pyproject.toml | $(STAMP)/requirements

@@ -320,7 +320,7 @@ class Server:
 
     def error(self, what: str) -> ServerError:
         """Returns an exception that says ``what`` and shows the end of the log."""
-        tail = "\n".join("    " + line for line in self.log_tail())
+        tail = "\n".join("    " + line[:300] for line in self.log_tail())
         return ServerError(f"{self.spec.name}: {what}; end of {self.log_path}:\n{tail}")
 
     # Questions
