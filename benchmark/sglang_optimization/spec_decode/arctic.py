@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,10 +17,10 @@ _LEAST_PROBABILITY = 0.1  # Arctic's default
 
 def missing() -> str | None:
     try:
-        found = importlib.util.find_spec("arctic_inference.suffix_decoding")
-    except ImportError:
-        found = None
-    return None if found else "needs arctic-inference: see requirements/anchors.txt"
+        importlib.import_module("arctic_inference.suffix_decoding.cache")
+    except (ImportError, ValueError) as error:
+        return f"needs arctic-inference, see requirements/anchors.txt ({error})"
+    return None
 
 
 class ArcticProposer(Proposer):
