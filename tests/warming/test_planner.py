@@ -353,8 +353,11 @@ def test_tree_mode_hints_and_computes_nothing(tmp_path):
     assert [type(step) for step in world.steps] == [HintStep, HintStep]
     assert world.states() == {"a": "warm", "b": "warm"}
     assert world.cached(range(20)) == 0
+    world.traffic(range(100, 120))
     world.flush()
     world.idle()
+    assert world.states() == {"a": "warm", "b": "warm"}
+    assert world.entry("a")["cached_tokens"] == 0  # a hint is no cache
     assert len(world.steps) == 2  # hints do not depend on what is cached
     world.planner.remove("a")
     world.idle()

@@ -120,8 +120,9 @@ def test_first_requests_hit_what_was_warmed(plain_answers, warm):
 
 
 def test_warming_shows_in_its_own_metrics_only(warm):
-    warm.request("POST", "/flush_cache", headers=KEY)
+    wait_warm(warm, KEY)
     with warm.measured() as change:
+        warm.request("POST", "/flush_cache", headers=KEY)
         wait_warm(warm, KEY)
     own = {
         name: change[0].total(f"sglang:cache_warming_{name}_total")

@@ -201,6 +201,8 @@ class Planner:
 
     def on_traffic(self) -> None:
         """Real requests arrived: afterwards, entries may have been evicted."""
+        if self.settings.mode == "tree":
+            return
         self._epoch += 1
         self._verify_due = True
         self._quiet = False
@@ -401,7 +403,6 @@ class Planner:
             if entry.hinted:
                 entry.state = EntryState.WARM
                 entry.times_warmed += 1
-                entry.cached = len(entry.tokens)
                 self.metrics.prompts.inc()
 
     def prefill_done(self, step: PrefillStep, seconds: float) -> None:
