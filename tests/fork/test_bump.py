@@ -55,7 +55,7 @@ def test_all_fit(two_edits, next_release) -> None:
         ("unchanged", "two", "sglang/srt/cache.py:"),
         ("moved", "one", "sglang/srt/scheduler.py:"),
     ]
-    assert "line 20 -> 21" in text
+    assert text.count("line 20 -> 21\n") == 1, "moved by what is above it, itself as before"
     assert "fork: 2 unchanged, 1 moved, 0 failed" in text
     pins = tomllib.loads((two_edits.root / "UPSTREAM.toml").read_text())
     assert (pins["version"], pins["local"]) == ("1.2.4", "opt.1")
@@ -82,6 +82,21 @@ def test_what_does_not_fit_says_why(two_edits, next_release, changes, problem: s
     [failed] = [outcome for outcome in outcomes if outcome.status == "failed"]
     assert problem in failed.detail
     assert len(outcomes) == 3
+
+
+def test_a_moved_edit_says_whether_its_definition_changed(two_edits, next_release) -> None:
+    two_edits.ok("fetch")
+    new = unpack(
+        next_release(cache="LIMIT = 1\n\n\ndef evict(n):\n    log(n)\n    return n\n"),
+        two_edits.pristine.parent / "new",
+    )
+    repo = find_repo(two_edits.root)
+    details = {
+        outcome.topic: outcome.detail
+        for outcome in compare(repo, two_edits.pristine, new, select_topics(repo))
+        if outcome.status == "moved"
+    }
+    assert details == {"one": "line 20 -> 21", "two": "line 5 -> 5, definition changed"}
 
 
 def test_edits_that_fit_one_by_one_but_not_together_fail(two_edits, make_edit) -> None:

@@ -75,7 +75,7 @@ def resolve(source: SourceFile, edit: Edit) -> Insertion:
         ForkError: the scope or statement is gone, matches another number of times than stated, or
             is at a place where no statement can be inserted or the inserted one could never run.
     """
-    scope = _find_scope(source, edit)
+    scope = find_scope(source, edit)
     if not edit.statement:
         if edit.place in ("start", "end"):
             return _inside(source, edit, scope, scope.body)
@@ -97,7 +97,8 @@ def _error(edit: Edit, problem: str, remedy: str) -> ForkError:
     return ForkError(problem, where=edit.where, anchor=edit.anchor, remedy=remedy)
 
 
-def _find_scope(source: SourceFile, edit: Edit) -> Scope:
+def find_scope(source: SourceFile, edit: Edit) -> Scope:
+    """The definition (or module) that `edit` is in; ForkError where it is gone or ambiguous."""
     found: list[Scope] = [source.tree]
     path: list[str] = []
     parts = edit.scope.split(".") if edit.scope else []

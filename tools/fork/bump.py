@@ -7,6 +7,7 @@ says that the rest is wanted all the same.
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -17,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import unquote
 
-from fork.anchors import SourceFile, resolve
+from fork.anchors import SourceFile, find_scope, resolve
 from fork.edits import apply_edits, sha256_of
 from fork.errors import ForkError
 from fork.fetch import Log, fetch, pin_for_interpreter, run_pip
@@ -28,6 +29,8 @@ from fork.repo import Repo, Upstream, WheelPin, render_upstream
 from fork.wheel import pristine_dir, unpack
 
 STATUSES = UNCHANGED, MOVED, FAILED = "unchanged", "moved", "failed"
+# Added to a moved edit's lines where upstream's own code in `in` is no longer the same.
+CHANGED = ", definition changed"
 # Wheels of later releases may ask for another glibc than today's manylinux_2_34.
 _GLIBC_MINORS = range(17, 46)
 _LINUX = re.compile(r"manylinux(_\d+_\d+|\d+)_")
@@ -125,8 +128,11 @@ def _try_edit(old: Path, new: Path, edit: Edit) -> Outcome:
     digest = sha256_of(data)
     if digest == edit.sha256:
         return Outcome(edit.topic, edit.number, what, UNCHANGED, f"line {row + 1}", digest)
-    before = resolve(SourceFile(read_pristine(old, edit.file, edit), edit.file), edit).row
-    detail = f"line {before + 1} -> {row + 1}"
+    source, before = (
+        SourceFile(content, edit.file) for content in (data, read_pristine(old, edit.file, edit))
+    )
+    same = ast.dump(find_scope(source, edit)) == ast.dump(find_scope(before, edit))
+    detail = f"line {resolve(before, edit).row + 1} -> {row + 1}" + ("" if same else CHANGED)
     return Outcome(edit.topic, edit.number, what, MOVED, detail, digest)
 
 
