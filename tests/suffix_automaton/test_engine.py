@@ -11,6 +11,9 @@ import pytest
 from harness import ClosedLoop, Request, drive, require_success
 
 pytest.importorskip("sgl_kernel_ext", reason="needs sgl-kernel-ext")
+pytest.importorskip(
+    "sglang.srt.speculative.suffix_automaton", reason="topic ngram-sam is not in this build"
+)
 pytestmark = pytest.mark.e2e
 
 PLAIN = {"chunked_prefill_size": 64}

@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the worker hands to upstream's verification, without a model."""
+
+from __future__ import annotations
+
+from array import array
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+sam = pytest.importorskip("sgl_kernel_ext.suffix_automaton", reason="needs sgl-kernel-ext")
+texts = pytest.importorskip(
+    "sglang.srt.speculative.suffix_automaton.texts", reason="topic ngram-sam is not in this build"
+)
+torch = pytest.importorskip("torch")
+
+WIDTH = 6
+
+
+class FakeRequest:
+    """What a scheduler's request shows to the worker."""
+
+    extra_key = cache_salt = None
+
+    def __init__(self, rid: str, prompt: list[int], output: list[int]):
+        self.rid = rid
+        self.origin_input_ids = self.origin_input_ids_unpadded = array("q", prompt)
+        self.output_ids = array("q", output)
+
+    def finished(self) -> bool:
+        return False
+
+
+class FakeCorpus:
+    """The corpus' interface; drafts token 77 below the root and one more after it."""
+
+    def __init__(self, names: dict[str, int]):
+        self.names, self.put, self.got = names, [], []
+
+    def list_external_corpora(self):
+        return self.names
+
+    def synchronize(self):
+        pass
+
+    def batch_get(self, rids, tails, totals):
+        self.got.append((tails, totals))
+        tokens = np.zeros((len(rids), WIDTH), np.int64)
+        tokens[:, 1:3] = 77, 78
+        mask = np.tile(np.eye(WIDTH, dtype=np.int64), (len(rids), 1, 1))
+        mask[:, :, 0] = 1
+        mask[:, 2, 1] = 1
+        return tokens.reshape(-1), mask.reshape(-1)
+
+    def batch_put(self, tails):
+        self.put.append(tails)
+
+
+def make_worker(overlap: bool = False, corpora=None, learns: bool = False, **settings):
+    from sglang.srt.speculative.suffix_automaton.worker import SuffixAutomatonWorker
+
+    worker = object.__new__(SuffixAutomatonWorker)
+    worker.draft_token_num, worker.max_trie_depth = WIDTH, 18
+    worker.enable_overlap = overlap
+    worker.proposer = sam.DraftProposer(
+        sam.ProposerConfig(draft_token_num=WIDTH, vocab_size=1000, **settings)
+    )
+    worker.texts = texts.RequestTexts(worker.proposer)
+    worker.ngram_corpus = FakeCorpus(corpora or {})
+    worker.corpus_learns = learns
+    worker._steps, worker._metrics = 1, None  # not a step that publishes
+    return worker
+
+
+def make_batch(reqs, accepted=None, lengths=None):
+    info = SimpleNamespace()
+    if accepted is not None:
+        flat = torch.zeros(len(reqs) * WIDTH, dtype=torch.int32)
+        for i, tokens in enumerate(accepted):
+            flat[i * WIDTH : i * WIDTH + len(tokens)] = torch.tensor(tokens, dtype=torch.int32)
+        info.accept_tokens = flat
+        info.accept_lens = torch.tensor([len(tokens) for tokens in accepted])
+    return SimpleNamespace(
+        reqs=reqs,
+        spec_info=info,
+        seq_lens_cpu=None if lengths is None else torch.tensor(lengths),
+        grammar_needs_sync=lambda: False,
+    )
+
+
+def test_drafts_have_upstreams_form():
+    worker = make_worker()
+    reqs = [FakeRequest("a", [1, 2, 3, 1, 2], [3]), FakeRequest("b", [9], [8])]
+    tokens, mask = worker._prepare_draft_tokens(make_batch(reqs))
+    assert tokens.shape == (2 * WIDTH,) and tokens.dtype == np.int64
+    assert mask.shape == (2 * WIDTH * WIDTH,)
+    trees = mask.reshape(2, WIDTH, WIDTH)
+    assert trees[:, np.arange(WIDTH), np.arange(WIDTH)].all() and trees[:, :, 0].all()
+    assert tokens.reshape(2, WIDTH)[:, 0].tolist() == [3, 8]
+    assert 1 in tokens[1:WIDTH]
+
+
+def test_under_overlap_the_last_round_is_spliced_once():
+    worker = make_worker(overlap=True)
+    req = FakeRequest("a", [1, 2], [3])
+    worker._prepare_draft_tokens(make_batch([req], [[3]], [2]))  # the prefill's token is there
+    assert worker.proposer.counters()["own_tokens"] == 3
+    tokens, _ = worker._prepare_draft_tokens(make_batch([req], [[4, 5]], [4]))
+    assert worker.proposer.counters()["own_tokens"] == 5 and tokens[0] == 5
+    req.output_ids.extend([4, 5, 6])  # this round was processed before the drafts
+    tokens, _ = worker._prepare_draft_tokens(make_batch([req], [[6]], [5]))
+    assert worker.proposer.counters()["own_tokens"] == 6 and tokens[0] == 6
+
+
+def test_a_request_without_drafts_is_verified_with_its_last_token():
+    worker = make_worker(max_total_tokens=64)
+    reqs = [FakeRequest(str(i), [i + 1, 5] * 20, [7 + i]) for i in range(2)]
+    tokens, mask = worker._prepare_draft_tokens(make_batch(reqs))
+    assert tokens.reshape(2, WIDTH)[:, 0].tolist() == [7, 8]
+    assert tokens[1:WIDTH].tolist() == [0] * (WIDTH - 1)
+    bare = mask.reshape(2, WIDTH, WIDTH)[0]
+    assert (bare == (np.eye(WIDTH, dtype=bool) | (np.arange(WIDTH) == 0))).all()
+
+
+@pytest.mark.parametrize(
+    ("corpora", "learns", "asked"), [({}, False, 0), ({"docs": 9}, False, 1), ({}, True, 1)]
+)
+def test_the_corpus_is_asked_where_it_holds_anything(corpora, learns, asked):
+    worker = make_worker(corpora=corpora, learns=learns)
+    req = FakeRequest("a", [1, 2], [3])
+    tokens, _ = worker._prepare_draft_tokens(make_batch([req]))
+    corpus = worker.ngram_corpus
+    assert len(corpus.got) == asked
+    assert (77 in tokens) == bool(asked)
+    if asked:
+        assert corpus.got[0] == ([[1, 2, 3]], [3])
+    assert corpus.put == ([[[1, 2, 3]]] if learns else [])
