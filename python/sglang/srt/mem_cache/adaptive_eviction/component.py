@@ -50,6 +50,9 @@ class IndexedFullComponent(FullComponent):
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
         super().__init__(cache, params)
         self.eviction_goal = 0
+        self._allocator = params.token_to_kv_pool_allocator
+        self._page_size = params.page_size
+        self._least = 1
         self._device_index: Any = None
         self._host_index: Any = None
 
@@ -74,6 +77,8 @@ class IndexedFullComponent(FullComponent):
     def _attach(self) -> None:
         tree = self.tree_core
         self._prepare()
+        pool = getattr(self._allocator, "size", None) or 0
+        self._least = self.trim.least(pool, self._page_size)
         self._device_index = self._new_index()
         self._host_index = self._new_index()
         self._attached()
@@ -125,7 +130,7 @@ class IndexedFullComponent(FullComponent):
         if not self.trim.trim:
             return length
         page_size = self.tree_core.page_size
-        take = max(need, self.trim.trim_tokens)
+        take = max(need, self._least)
         take = min(-(-take // page_size) * page_size, self._tail_tokens(node))
         return min(take, length)
 
@@ -286,8 +291,6 @@ class WeightedFullComponent(_StaticIndexComponent):
 
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
         super().__init__(cache, params)
-        self._allocator = params.token_to_kv_pool_allocator
-        self._page_size = params.page_size
         self._weighted: Optional[WeightedPolicy] = None
 
     def _new_index(self) -> StaticIndex:
@@ -329,8 +332,6 @@ class LearnedFullComponent(IndexedFullComponent):
 
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
         super().__init__(cache, params)
-        self._allocator = params.token_to_kv_pool_allocator
-        self._page_size = params.page_size
         self._metrics: Optional[EvictionMetrics] = None
         self._started = 0.0
         self.reuse_policy: Optional[LearnedPolicy] = None

@@ -65,12 +65,20 @@ class TrimConfig:
     """How much of a victim leaf an eviction takes.
 
     trim: split the leaf and take only its tail; else take whole leaves.
-    trim_tokens: least tokens one trim frees, so that a run of tiny
-        allocations does not split the same leaf again and again.
+    trim_tokens: least tokens one trim frees, so that a run of tiny allocations
+        does not come back to the same leaf each time; None: see ``least``.
+    block_tokens: tree tokens in a block of 512 real ones.
     """
 
     trim: bool
-    trim_tokens: int
+    trim_tokens: Optional[int]
+    block_tokens: int = 512
+
+    def least(self, pool_tokens: int, page_size: int) -> int:
+        """Least tokens of one trim: by default 1/128 of the pool, at most 16 blocks."""
+        if self.trim_tokens is not None:
+            return self.trim_tokens
+        return max(page_size, min(pool_tokens // 128, 16 * self.block_tokens))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +86,7 @@ class AdaptiveConfig:
     """Validated options of the adaptive policy.
 
     mode: ``learned`` or ``weighted``.
-    block_tokens: tree tokens in one block of the class feature "unknown blocks";
-        the default of trim_tokens is an eighth of it.
+    block_tokens: tree tokens in one block of the class feature "unknown blocks".
     age: ``time`` (event time from request arrival times) or ``requests``.
     ghost_ratio: pages remembered after eviction, in pools.
     w_recency, w_frequency, w_depth: weights of the weighted mode.
@@ -101,13 +108,14 @@ _WEIGHTS = {"w_recency": 1.0, "w_frequency": 0.5, "w_depth": 0.1}
 _WEIGHTED_KEYS = _SHARED_KEYS + tuple(_WEIGHTS)
 
 
-def _trim_config(policy: str, config: Mapping[str, Any], default: bool, tokens: int):
-    return TrimConfig(
-        trim=_boolean(policy, "trim", config.get("trim", default)),
-        trim_tokens=_integer(
-            policy, "trim_tokens", config.get("trim_tokens", tokens), 1, _MAX_TOKENS
-        ),
-    )
+def _trim_config(
+    policy: str, config: Mapping[str, Any], default: bool, block_tokens: int = 512
+) -> TrimConfig:
+    tokens = config.get("trim_tokens")
+    if tokens is not None:
+        tokens = _integer(policy, "trim_tokens", tokens, 1, _MAX_TOKENS)
+    trim = _boolean(policy, "trim", config.get("trim", default))
+    return TrimConfig(trim, tokens, block_tokens)
 
 
 def parse_adaptive_config(config: Optional[Mapping[str, Any]]) -> AdaptiveConfig:
@@ -120,7 +128,7 @@ def parse_adaptive_config(config: Optional[Mapping[str, Any]]) -> AdaptiveConfig
     weighted = mode == "weighted"
     _reject_unknown(name, config, _WEIGHTED_KEYS if weighted else _LEARNED_KEYS)
     block = _integer(name, "block_tokens", config.get("block_tokens", 512), 1, _MAX_TOKENS)
-    trim = _trim_config(name, config, True, max(1, block // 8))
+    trim = _trim_config(name, config, True, block)
     if not weighted:
         ghosts = _number(name, "ghost_ratio", config.get("ghost_ratio", 4.0), 0, 16)
         age = _choice(name, "age", config.get("age", "time"), ("time", "requests"))
@@ -169,7 +177,7 @@ def parse_index_config(
             f"--radix-eviction-policy {policy}. Policies that have it: "
             f"{', '.join(INDEXABLE_POLICIES)}."
         )
-    trim = _trim_config(policy, config, False, 64)
+    trim = _trim_config(policy, config, False)
     index = _boolean(policy, "index", config.get("index", trim.trim))
     if trim.trim and not index:
         raise _error(policy, "index", False, "true when 'trim' is true")

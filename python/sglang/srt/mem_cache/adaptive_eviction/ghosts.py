@@ -130,7 +130,8 @@ class GhostStore:
     def match(self, hashes: np.ndarray) -> list[tuple[GhostRun, int]]:
         """Ghost runs that start the path ``hashes``, each with its matched pages.
 
-        All but the last are matched whole.
+        A run in the middle may match in part: joined with one child of its last
+        page, while the path goes on with another.
         """
         found, at = [], 0
         while at < len(hashes):
@@ -143,8 +144,6 @@ class GhostStore:
                 n = int(same.argmin())
             found.append((run, n))
             at += n
-            if n < len(run.hashes):
-                break
         return found
 
     def cut(self, run: GhostRun, pages: int) -> None:

@@ -114,7 +114,7 @@ class ReferencePolicy:
             self.reuse(page)
             page.time, page.seq, page.lb = self.now, self.seq, 0
             page.hits += 1
-            page.unknown, page.output = unknown, output
+            page.unknown, page.output = unknown, 0
         locked = set(pages)
         victims = []
         while len(self.resident) + len(pages) - resident > self.capacity:
@@ -128,10 +128,14 @@ class ReferencePolicy:
                 break
             page = self.ghosts.pop(p, None)
             if page is None:
-                page = Page(self.now, self.seq, 0, unknown, output)
+                page = Page(self.now, self.seq, 0, unknown, 0)
             self.resident[p] = page
             self.children[p[:-1]] = self.children.get(p[:-1], 0) + 1
             self.inserted += 1
+        # The output length is known only now that the request is done.
+        for p in pages:
+            if p in self.resident and self.resident[p].seq == self.seq:
+                self.resident[p].output = output
         if self.inserted >= max(1, self.capacity // 4):
             self.inserted = 0
             self.rebuild()
