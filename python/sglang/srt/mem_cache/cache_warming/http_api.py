@@ -11,7 +11,7 @@ import asyncio
 from http import HTTPStatus
 from typing import Any, Mapping
 
-from fastapi import APIRouter, Request
+from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from sglang.srt.managers.io_struct import CacheWarmingReqInput
 from sglang.srt.mem_cache.cache_warming.control import as_token_ids
@@ -21,17 +21,27 @@ from sglang.srt.mem_cache.cache_warming.settings import FLAG
 from sglang.srt.runtime_context import get_memory
 from sglang.srt.utils.auth import AuthLevel, auth_level
 
-router = APIRouter()
+PATH = "/cache_warming"
 
 
-@router.get("/cache_warming")
+def add_routes(app: FastAPI) -> None:
+    """Add the endpoint to the server's application.
+
+    Directly, not as a router: upstream's key check looks at the application's own
+    routes, and FastAPI no longer copies an included router's routes there, so that
+    their level would read as that of an ordinary endpoint.
+    """
+    app.add_api_route(PATH, list_prompts, methods=["GET"])
+    app.add_api_route(PATH, add_prompts, methods=["POST"])
+    app.add_api_route(PATH, remove_prompts, methods=["DELETE"])
+
+
 @auth_level(AuthLevel.ADMIN_OPTIONAL)
 async def list_prompts() -> JSONResponse:
     """The prompts with their state, for each data-parallel rank."""
     return await _ask(CacheWarmingReqInput(action="list"))
 
 
-@router.post("/cache_warming")
 @auth_level(AuthLevel.ADMIN_OPTIONAL)
 async def add_prompts(request: Request) -> JSONResponse:
     """Add ``{"prompts": [...]}``, entries as in the prompts file."""
@@ -45,7 +55,6 @@ async def add_prompts(request: Request) -> JSONResponse:
     return await _ask(CacheWarmingReqInput(action="add", prompts=items))
 
 
-@router.delete("/cache_warming")
 @auth_level(AuthLevel.ADMIN_OPTIONAL)
 async def remove_prompts(request: Request) -> JSONResponse:
     """Remove ``{"names": [...]}``. What is cached of them stays ordinary cache."""
