@@ -56,6 +56,8 @@ $(STAMP)/tools: tools/pyproject.toml | $(STAMP)/requirements
 $(STAMP)/fork-$(FORK): $(FORK_FILES) | $(STAMP)/tools
 	@echo "setup: the fork ($(FORK))"
 	$(PIP) --no-deps --force-reinstall $(if $(filter editable,$(FORK)),--editable) .
+	@echo "setup: first import, which compiles what a server's processes load"
+	@$(BIN)/python -W ignore -c 'import sglang.srt.entrypoints.http_server'
 	@rm -f $(STAMP)/fork-* && touch $@
 
 # Built from C++; without a compiler everything else works and says what is missing.
