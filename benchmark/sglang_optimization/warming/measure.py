@@ -58,7 +58,10 @@ def open_loop(server: Server, requests: Sequence[Request]) -> list[Result]:
 
 def _driven(server: Server, requests: Sequence[Request], schedule: Any) -> list[Result]:
     results = drive(server.url, requests, schedule)
-    require_success(results)
+    try:
+        require_success(results)
+    except RuntimeError as error:
+        raise BenchError(str(error)) from error
     return results
 
 
