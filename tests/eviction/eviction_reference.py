@@ -2,7 +2,7 @@
 """Per-page reference of the learned eviction policy, written for clarity only.
 
 One record a page, one Python loop a step, no incremental structure: every
-decision scans all leaves. The production policy keeps runs of pages and heaps;
+decision scans all pages. The production policy keeps runs of pages and heaps;
 the tests drive both with the same requests and compare victims and statistics.
 A page is named by its path (a tuple of page keys from the root).
 """
@@ -71,7 +71,8 @@ class ReferencePolicy:
     def __post_init__(self):
         self.R = [[0.0] * BINS for _ in range(CLASSES)]
         self.H = [[0.0] * BINS for _ in range(CLASSES)]
-        self.G = [[1.0 / EDGES[b + 1] for b in range(BINS)] for _ in range(CLASSES)]
+        self.hazards = None
+        self.known = {}
 
     # -- statistics ------------------------------------------------------
     def age_bin(self, page: Page) -> int:
@@ -156,7 +157,7 @@ class ReferencePolicy:
         for cls, pair in ends.items():
             for p in pair:
                 page = self.resident[p]
-                key = (self.G[cls][self.age_bin(page)], page.seq, -len(p))
+                key = (self.index(cls, self.age_bin(page)), page.seq, -len(p))
                 if best is None or key < best[0]:
                     best = (key, p)
         return best[1] if best else None
@@ -168,6 +169,24 @@ class ReferencePolicy:
         while len(self.ghosts) > 4 * self.capacity:
             _, old = self.ghosts.popitem(last=False)
             self.expire(old)
+
+    def index(self, cls: int, b: int) -> float:
+        """Best expected hits per time of a page of this class, now in bin ``b``."""
+        if self.hazards is None:
+            return 1.0 / EDGES[b + 1]
+        if (cls, b) not in self.known:
+            hit = time = best = 0.0
+            survive = 1.0
+            for e in range(b, BINS):
+                width, risk = EDGES[e + 1] - EDGES[e], self.hazards[cls][e]
+                if e == b:
+                    width, risk = width / 2, risk / 2
+                hit += survive * risk
+                time += survive * (1 - risk / 2) * width
+                survive *= 1 - risk
+                best = max(best, hit / time)
+            self.known[cls, b] = best
+        return self.known[cls, b]
 
     # -- learning --------------------------------------------------------
     def rebuild(self) -> None:
@@ -183,41 +202,37 @@ class ReferencePolicy:
         levels = [(c // 20, c // 5 % 4, c % 5) for c in range(CLASSES)]
         M = [[[1.0] * 9 for _ in range(n)] for n in (4, 4, 5)]
 
-        def predicted(c, b):
-            product = base[b]
-            for f in range(3):
-                product *= M[f][levels[c][f]][b // 8]
-            return min(0.95, product)
+        def predicted():
+            return [
+                [
+                    min(
+                        0.95,
+                        base[b] * M[0][h][b // 8] * M[1][n][b // 8] * M[2][o][b // 8],
+                    )
+                    for b in range(BINS)
+                ]
+                for h, n, o in levels
+            ]
 
         for _ in range(3):
             for f, count in enumerate((4, 4, 5)):
+                P = predicted()
                 observed = [[0.0] * 9 for _ in range(count)]
                 expected = [[0.0] * 9 for _ in range(count)]
                 for c in range(CLASSES):
+                    level = levels[c][f]
                     for b in range(BINS):
-                        observed[levels[c][f]][b // 8] += H[c][b]
-                        expected[levels[c][f]][b // 8] += predicted(c, b) * R[c][b]
+                        observed[level][b // 8] += H[c][b]
+                        expected[level][b // 8] += P[c][b] * R[c][b]
                 for i in range(count):
                     for g in range(9):
                         M[f][i][g] *= (observed[i][g] + 4 * A) / (expected[i][g] + 4 * A)
-        for c in range(CLASSES):
-            z = [
-                min(0.999, (H[c][b] + 8 * A * predicted(c, b)) / (R[c][b] + 8 * A))
-                for b in range(BINS)
-            ]
-            for b in range(BINS):
-                hit = time = best = 0.0
-                survive = 1.0
-                for e in range(b, BINS):
-                    width = EDGES[e + 1] - EDGES[e]
-                    risk = z[e]
-                    if e == b:
-                        width, risk = width / 2, risk / 2
-                    hit += survive * risk
-                    time += survive * (1 - risk / 2) * width
-                    survive *= 1 - risk
-                    best = max(best, hit / time)
-                self.G[c][b] = best
+        P = predicted()
+        self.hazards = [
+            [min(0.999, (H[c][b] + 8 * A * P[c][b]) / (R[c][b] + 8 * A)) for b in range(BINS)]
+            for c in range(CLASSES)
+        ]
+        self.known.clear()
         for c in range(CLASSES):
             for b in range(BINS):
                 R[c][b] *= 0.99

@@ -27,6 +27,7 @@ def host_tree(policy="adaptive", config=None, page_size=1):
         if node is not cache.tree_core.root_node:
             slots = torch.arange(len(node.key), dtype=torch.int64)
             cache.tree_core.commit_backup(node.id, slots, {})
+            cache.tree_core._update_duplicate_tracking(node)
     return cache
 
 
@@ -55,7 +56,7 @@ LEARNED = {"block_tokens": 1, "trim_tokens": 1}
 LRU = {"index": True, "trim": True, "trim_tokens": 1}
 
 
-@pytest.mark.parametrize("policy,config", [("adaptive", LEARNED), ("lru", LRU)])
+@pytest.mark.parametrize(("policy", "config"), [("adaptive", LEARNED), ("lru", LRU)])
 @pytest.mark.parametrize("page_size", [1, 2])
 def test_demote_and_host_eviction_take_tails(policy, config, page_size):
     cache = host_tree(policy, config, page_size)

@@ -44,7 +44,7 @@ class _ClassQueue:
     reach an end.
     """
 
-    __slots__ = ("old", "new")
+    __slots__ = ("new", "old")
 
     def __init__(self) -> None:
         self.old: list[_Entry] = []
@@ -54,7 +54,7 @@ class _ClassQueue:
 class _Group:
     """Queues of one protection level, and the candidates known to be right."""
 
-    __slots__ = ("queues", "candidates")
+    __slots__ = ("candidates", "queues")
 
     def __init__(self) -> None:
         self.queues: dict[int, _ClassQueue] = {}

@@ -36,7 +36,11 @@ def _boolean(policy: str, key: str, value: Any) -> bool:
 
 
 def _integer(policy: str, key: str, value: Any, low: int, high: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not low <= value <= high
+    ):
         raise _error(policy, key, value, f"an integer from {low} to {high}")
     return value
 
@@ -103,7 +107,7 @@ class AdaptiveConfig:
 
 
 _SHARED_KEYS = ("mode", "trim", "trim_tokens", "block_tokens")
-_LEARNED_KEYS = _SHARED_KEYS + ("age", "ghost_ratio")
+_LEARNED_KEYS = (*_SHARED_KEYS, "age", "ghost_ratio")
 _WEIGHTS = {"w_recency": 1.0, "w_frequency": 0.5, "w_depth": 0.1}
 _WEIGHTED_KEYS = _SHARED_KEYS + tuple(_WEIGHTS)
 
@@ -123,11 +127,15 @@ def parse_adaptive_config(config: Optional[Mapping[str, Any]]) -> AdaptiveConfig
     config = {} if config is None else config
     if not isinstance(config, Mapping):
         raise ValueError(f"{FLAG}: must be a JSON object, got {config!r}.")
-    mode = _choice(POLICY, "mode", config.get("mode", "learned"), ("learned", "weighted"))
+    mode = _choice(
+        POLICY, "mode", config.get("mode", "learned"), ("learned", "weighted")
+    )
     name = f"{POLICY} (mode {mode})"
     weighted = mode == "weighted"
     _reject_unknown(name, config, _WEIGHTED_KEYS if weighted else _LEARNED_KEYS)
-    block = _integer(name, "block_tokens", config.get("block_tokens", 512), 1, _MAX_TOKENS)
+    block = _integer(
+        name, "block_tokens", config.get("block_tokens", 512), 1, _MAX_TOKENS
+    )
     trim = _trim_config(name, config, True, block)
     if not weighted:
         ghosts = _number(name, "ghost_ratio", config.get("ghost_ratio", 4.0), 0, 16)

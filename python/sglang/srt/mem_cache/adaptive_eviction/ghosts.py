@@ -21,7 +21,7 @@ GHOST_BYTES = 200
 class GhostRun:
     """One run: a slot of the store, the hash before it, and its page hashes."""
 
-    __slots__ = ("slot", "base", "hashes", "older", "newer")
+    __slots__ = ("base", "hashes", "newer", "older", "slot")
 
     def __init__(self, slot: int, base: int, hashes: np.ndarray) -> None:
         self.slot = slot

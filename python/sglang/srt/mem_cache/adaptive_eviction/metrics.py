@@ -7,7 +7,7 @@ imported after PROMETHEUS_MULTIPROC_DIR is set.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any, Mapping
 
 from .reuse_model import CLASSES, class_label
@@ -19,7 +19,7 @@ _PREFIX = "sglang:adaptive_eviction_"
 _SECONDS = (1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 1e-1, 1.0)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _collectors(label_names: tuple[str, ...]) -> dict[str, Any]:
     """One set of collectors a process; several trees differ by their labels."""
     from prometheus_client import Counter, Gauge, Histogram
@@ -36,7 +36,7 @@ def _collectors(label_names: tuple[str, ...]) -> dict[str, Any]:
             _PREFIX + "evicted_tokens_total",
             "Tokens evicted by tier (device, host) and reuse class: earlier hits of "
             "the page (h), unknown blocks (n) and output length (o) of its request.",
-            names + ["tier", "reuse_class"],
+            [*names, "tier", "reuse_class"],
         ),
         "ghost_hits": Counter(
             _PREFIX + "ghost_hit_tokens_total",

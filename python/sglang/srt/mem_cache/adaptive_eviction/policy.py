@@ -15,24 +15,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional
 
-import numpy as np
-
 from sglang.srt.mem_cache.radix_cache import RadixKey
 
 from .config import AdaptiveConfig
 from .ghosts import GhostStore
 from .page_hash import namespace_base, page_hashes
-from .records import CLASS_MASK, PROVISIONAL, NodeRecord, RunStore, merge_equal
+from .records import CLASS_MASK, NodeRecord, RunStore, merge_equal
 from .reuse_model import (
     CLASSES,
     HIT_LEVELS,
-    OUTPUT_LEVELS,
-    SIZE_LEVELS,
     ReuseModel,
     class_label,
     output_level,
     size_level,
 )
+from .touch import PER_HIT, Touch
 
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.unified_cache.unified_tree_core import (
@@ -44,50 +41,6 @@ if TYPE_CHECKING:
 
 # A record object, its list of runs and its array header.
 NODE_BYTES = 250
-_PER_HIT = SIZE_LEVELS * OUTPUT_LEVELS
-_NO_HASHES = np.empty(0, np.uint64)
-
-
-class Touch:
-    """One request's touch of its path.
-
-    seq, time: number and event time of the touch. size: level of its unknown
-    blocks. output: level of its output tokens, valid once ``final``. start,
-    base, hashes: page hashes of the path from page ``start`` on, for the nodes
-    that the request is going to insert. known: pages of the path that had a record,
-    resident or ghost. node_id: its deepest node so far.
-    """
-
-    __slots__ = (
-        "seq",
-        "time",
-        "epoch",
-        "size",
-        "output",
-        "final",
-        "priority",
-        "start",
-        "base",
-        "hashes",
-        "known",
-        "node_id",
-    )
-
-    def __init__(self, seq: int, time: float, epoch: int, priority: int) -> None:
-        self.seq = seq
-        self.time = time
-        self.epoch = epoch
-        self.priority = priority
-        self.size = self.output = 0
-        self.final = False
-        self.start = self.base = self.known = 0
-        self.hashes = _NO_HASHES
-        self.node_id: Optional[int] = None
-
-    def class_of(self, hits: int) -> int:
-        """Class of a page with ``hits``, marked while the output is unknown."""
-        cls = hits * _PER_HIT + self.size * OUTPUT_LEVELS + self.output
-        return cls if self.final else cls + PROVISIONAL
 
 
 class LearnedPolicy:
@@ -298,7 +251,7 @@ class LearnedPolicy:
         for slot in runs:
             cls = classes[slot] & CLASS_MASK
             model.record_reuse(cls, lower[slot], now - times[slot], pages[slot])
-            hits = cls // _PER_HIT + 1
+            hits = cls // PER_HIT + 1
             classes[slot] = touch.class_of(min(hits, HIT_LEVELS - 1))
             times[slot] = now
             seqs[slot] = touch.seq
@@ -320,7 +273,7 @@ class LearnedPolicy:
                 # A later request took over this node and with it all above.
                 return
             for slot in mine:
-                hits = (store.cls[slot] & CLASS_MASK) // _PER_HIT
+                hits = (store.cls[slot] & CLASS_MASK) // PER_HIT
                 store.cls[slot] = touch.class_of(hits)
             self.reorder(node)
             node = node.parent
@@ -437,7 +390,9 @@ class LearnedPolicy:
             slot = store.copy(slot, pages)
         keep = len(record.hashes) - pages
         self._resident_pages -= pages
-        self.ghosts.push(slot, int(record.hashes[keep - 1]), record.hashes[keep:].copy())
+        self.ghosts.push(
+            slot, int(record.hashes[keep - 1]), record.hashes[keep:].copy()
+        )
         # A view, until most of the array is dead: see the component's _truncate.
         record.hashes = record.hashes[:keep]
         if 2 * keep < record.hashes.base.size:

@@ -98,7 +98,7 @@ class NodeRecord:
     it; None when it has none or an outdated one.
     """
 
-    __slots__ = ("start", "base", "hashes", "runs", "priority", "key")
+    __slots__ = ("base", "hashes", "key", "priority", "runs", "start")
 
     def __init__(
         self, start: int, base: int, hashes: np.ndarray, runs: list[int], priority: int

@@ -29,7 +29,7 @@ EDGES = np.concatenate(([0.0], 2.0 ** ((np.arange(1, BINS + 1) - 16) / 4)))
 WIDTHS = np.diff(EDGES)
 _STARTS = EDGES[:BINS]
 _STARTS_LIST = _STARTS.tolist()
-_LIMITS = _STARTS_LIST[1:] + [float("inf")]
+_LIMITS = [*_STARTS_LIST[1:], float("inf")]
 
 _SIZE_BOUNDS = (2, 7, 22)
 _OUTPUT_BOUNDS = (63, 127, 255, 511)

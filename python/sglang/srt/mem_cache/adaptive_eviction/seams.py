@@ -59,11 +59,8 @@ def component_registry(registry: dict, params: CacheInitParams) -> dict:
             f"{what} brings its own FULL component, but the tree was built with an "
             "override for it. Drop the override or choose another policy."
         )
-    from .component import (
-        LearnedFullComponent,
-        StaticFullComponent,
-        WeightedFullComponent,
-    )
+    from .learned_component import LearnedFullComponent
+    from .static_components import StaticFullComponent, WeightedFullComponent
 
     if policy != POLICY:
         chosen = StaticFullComponent

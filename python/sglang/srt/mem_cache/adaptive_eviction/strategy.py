@@ -2,7 +2,7 @@
 """Entries for the tree's table of eviction strategies.
 
 The tree core builds a strategy by name and config. Ours only carry the validated
-options; ``component.py`` reads them and does the selection.
+options; the components read them and does the selection.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ class WeightedPolicy:
         times = [float(node.last_access_time) for node in leaves]
         self._oldest = min(times)
         self._span = max(max(times) - self._oldest, 1.0)
-        self._hits = max(1, max(node.hit_count for node in leaves))
-        self._depth = max(1, max(path_tokens(node) for node in leaves))
+        self._hits = max([1, *(node.hit_count for node in leaves)])
+        self._depth = max([1, *(path_tokens(node) for node in leaves)])
         for index in indexes:
             index.reindex()

@@ -2,34 +2,23 @@
 """Full-attention component that evicts through an incremental index.
 
 It replaces the base component's selection, on the device and on the host, and
-leaves everything else to it. It stands on four of its seams: the eviction walk,
-the notice of a split, the notice of a removal, and the hooks around caching a
-request, which bring new nodes and the end of a request.
+leaves everything else to it. It stands on the eviction walk and on the notice of
+sessions; its subclasses add the hooks that their policy needs.
 """
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any, Optional
 
 import torch
-
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
-from sglang.srt.mem_cache.unified_cache.components.base import EvictLayer
 from sglang.srt.mem_cache.unified_cache.components.full import FullComponent
 
-from .class_index import ClassIndex, LeafKey
-from .config import AdaptiveConfig, TrimConfig
-from .metrics import EvictionMetrics
-from .policy import LearnedPolicy
-from .records import CLASS_MASK
-from .request_touch import request_finished, touch_of
+from .class_index import ClassIndex
+from .config import TrimConfig
 from .static_index import StaticIndex
-from .strategy import AdaptiveStrategy, IndexedStrategy
-from .weighted import WeightedPolicy, path_tokens
 
 if TYPE_CHECKING:
-    from sglang.srt.mem_cache.base_prefix_cache import InsertParams, InsertResult
     from sglang.srt.mem_cache.cache_init_params import CacheInitParams
     from sglang.srt.mem_cache.unified_cache.unified_tree_core import UnifiedTreeNode
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
@@ -141,9 +130,7 @@ class IndexedFullComponent(FullComponent):
         keep the leaf's recency.
         """
         recency = node.last_access_time
-        head, action = self.tree_core._split_node(
-            node.key, node, len(node.key) - take
-        )
+        head, action = self.tree_core._split_node(node.key, node, len(node.key) - take)
         head.last_access_time = node.last_access_time = recency
         if action is not None:
             cache_actions.append(action)
@@ -257,195 +244,3 @@ class IndexedFullComponent(FullComponent):
                 )
         finally:
             index.end()
-
-
-class _StaticIndexComponent(IndexedFullComponent):
-    """Selection by a static key."""
-
-    def _truncate(self, node: UnifiedTreeNode, take: int, tracker, device_frees):
-        super()._truncate(node, take, tracker, device_frees)
-        self._device_index.shortened(node)
-
-
-class StaticFullComponent(_StaticIndexComponent):
-    """An upstream policy on the incremental index (``index``, ``trim``)."""
-
-    def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
-        super().__init__(cache, params)
-        self._sessions = params.enable_session_radix_cache
-
-    def _prepare(self) -> None:
-        strategy = self.tree_core.eviction_strategy
-        assert isinstance(strategy, IndexedStrategy)
-        self.trim = strategy.config.trim
-
-    def _new_index(self) -> StaticIndex:
-        priority = self.tree_core.eviction_strategy.get_priority
-        if not self._sessions:
-            return StaticIndex(priority)
-        return StaticIndex(lambda node: (self._protection(node), priority(node)))
-
-
-class WeightedFullComponent(_StaticIndexComponent):
-    """``adaptive`` in its weighted mode."""
-
-    def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
-        super().__init__(cache, params)
-        self._weighted: Optional[WeightedPolicy] = None
-
-    def _new_index(self) -> StaticIndex:
-        return StaticIndex(self._rank)
-
-    def _rank(self, node: UnifiedTreeNode) -> tuple[int, float]:
-        return self._protection(node), self._weighted.score(node)
-
-    def _prepare(self) -> None:
-        strategy = self.tree_core.eviction_strategy
-        assert isinstance(strategy, AdaptiveStrategy)
-        self.trim = strategy.config.trim
-        self._weighted = WeightedPolicy(
-            strategy.config, self._page_size, self._allocator
-        )
-        strategy.rank = self._weighted.score
-
-    def commit_insert_component_data(
-        self, node, is_new_leaf, params, result, cache_actions
-    ) -> None:
-        if is_new_leaf:
-            self._weighted.on_insert(node)
-
-    def redistribute_on_node_split(self, new_parent, child) -> None:
-        super().redistribute_on_node_split(new_parent, child)
-        self._weighted.on_split(new_parent, child)
-
-    def _truncate(self, node: UnifiedTreeNode, take: int, tracker, device_frees):
-        node.reuse_record = path_tokens(node) - take
-        super()._truncate(node, take, tracker, device_frees)
-
-    def _evict_device_start(self, request_cnt: int) -> None:
-        super()._evict_device_start(request_cnt)
-        self._weighted.renew_scales(self._device_index, self._host_index)
-
-
-class LearnedFullComponent(IndexedFullComponent):
-    """``adaptive`` in its learned mode."""
-
-    def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
-        super().__init__(cache, params)
-        self._metrics: Optional[EvictionMetrics] = None
-        self._started = 0.0
-        self.reuse_policy: Optional[LearnedPolicy] = None
-
-    def _prepare(self) -> None:
-        strategy = self.tree_core.eviction_strategy
-        assert isinstance(strategy, AdaptiveStrategy)
-        config: AdaptiveConfig = strategy.config
-        self.trim = config.trim
-        strategy.rank = self._rank
-        if self.reuse_policy is None:
-            self.reuse_policy = LearnedPolicy(config, self._page_size, self._allocator)
-
-    def _attached(self) -> None:
-        policy = self.reuse_policy
-        policy.indexes = (("device", self._device_index), ("host", self._host_index))
-        policy.reset(self.tree_core)
-        # Bound once: the index asks for these at every comparison.
-        store = policy.store
-        self._seqs, self._classes, self._times = store.seq, store.cls, store.time
-
-    # ---- selection ----
-
-    def _new_index(self) -> ClassIndex:
-        return ClassIndex(self._key_of, self.reuse_policy.model.value)
-
-    def _key_of(self, node: UnifiedTreeNode) -> LeafKey:
-        record = node.reuse_record
-        if record is None:
-            record = self.reuse_policy.record_of(node)
-        slot = record.runs[-1]
-        return (
-            (node.component_data[_FULL].session_ref, record.priority),
-            self._classes[slot] & CLASS_MASK,
-            self._seqs[slot],
-            self._times[slot],
-        )
-
-    def _rank(self, node: UnifiedTreeNode) -> tuple:
-        group, cls, seq, touched = self._key_of(node)
-        policy = self.reuse_policy
-        return group, policy.model.value(cls, policy.now - touched)[0], seq
-
-    def _reorder(self, node: UnifiedTreeNode) -> None:
-        self.reuse_policy.reorder(node)
-
-    def _truncate(self, node: UnifiedTreeNode, take: int, tracker, device_frees):
-        super()._truncate(node, take, tracker, device_frees)
-        changed = self.reuse_policy.on_truncate(node, take)
-        self._device_index.shortened(node, changed)
-
-    def _begin(self, index: ClassIndex) -> None:
-        index.begin(self.reuse_policy.now, self.reuse_policy.model.rebuilds)
-
-    def _tail_tokens(self, node: UnifiedTreeNode) -> int:
-        return self.reuse_policy.tail_tokens(node)
-
-    def _evict_device_start(self, request_cnt: int) -> None:
-        self._started = time.perf_counter()
-        super()._evict_device_start(request_cnt)
-
-    def _evict_device_end(self) -> None:
-        super()._evict_device_end()
-        seconds = time.perf_counter() - self._started
-        self.reuse_policy.eviction_seconds += seconds
-        collector = self.cache.metrics_collector
-        if collector is not None:
-            if self._metrics is None:
-                self._metrics = EvictionMetrics(collector.labels)
-            self._metrics.observe(self.reuse_policy, seconds)
-
-    # ---- what the tree reports ----
-
-    def redistribute_on_node_split(self, new_parent, child) -> None:
-        super().redistribute_on_node_split(new_parent, child)
-        self.reuse_policy.on_split(new_parent, child)
-
-    def discard_deleted_session_leaf(self, node: UnifiedTreeNode) -> None:
-        # Every removal from the tree comes through here.
-        super().discard_deleted_session_leaf(node)
-        self.reuse_policy.on_remove(node)
-
-    def evict_component(
-        self, node, device_frees, host_frees, cache_actions, target=EvictLayer.DEVICE
-    ) -> tuple[int, int]:
-        device, host = super().evict_component(
-            node, device_frees, host_frees, cache_actions, target
-        )
-        if device:
-            self.reuse_policy.on_evicted(node, "device", device)
-        if host:
-            self.reuse_policy.on_evicted(node, "host", host)
-        return device, host
-
-    def commit_insert_component_data(
-        self, node, is_new_leaf, params: InsertParams, result, cache_actions
-    ) -> None:
-        self.reuse_policy.on_insert(node, params.key, params.priority)
-
-    # ---- what the cache reports about requests ----
-
-    def prepare_for_caching_req(
-        self, req, insert_params, token_ids_len: int, is_finished: bool
-    ) -> Optional[int]:
-        self.reuse_policy.current = touch_of(self.reuse_policy, req)
-        return None
-
-    def cleanup_after_caching_req(
-        self,
-        req,
-        is_finished: bool,
-        insert_result: Optional[InsertResult] = None,
-        insert_params: Optional[InsertParams] = None,
-    ) -> None:
-        if is_finished:
-            request_finished(self.reuse_policy, req)
-        self.reuse_policy.current = None
