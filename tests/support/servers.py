@@ -23,6 +23,7 @@ BASE_FLAGS: Mapping[str, Any] = {
     "max_total_tokens": 4096,
     "sleep_on_idle": True,  # idle servers must not take the cores from the one under test
     "random_seed": 1,
+    "constrained_json_disable_any_whitespace": True,  # a random model would write it for ever
 }
 
 
