@@ -73,7 +73,7 @@ def test_namespaces_share_nothing():
     [
         ("adaptive", LEARNED, 1, 59),
         ("adaptive", LEARNED, 4, 56),
-        ("adaptive", {"block_tokens": 128}, 1, 48),
+        ("adaptive", {"trim_tokens": 16}, 1, 48),
         ("adaptive", {"trim": False}, 1, 0),
         ("lru", {"trim": True, "trim_tokens": 1}, 1, 59),
         ("lru", {"trim": True, "trim_tokens": 1}, 4, 56),

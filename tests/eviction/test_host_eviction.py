@@ -85,9 +85,9 @@ def test_demoted_pages_are_known_and_only_lost_ones_are_ghosts():
     cache.evict_host(3)
     assert policy.ghosts.pages == 3
     assert policy.report()["index_entries"]["host"] > 0
-    counts = policy.report()["evicted_tokens"]
-    assert sum(counts["device"].values()) == 16
-    assert sum(counts["host"].values()) == 3
+    report = policy.report()
+    assert sum(report["evicted_tokens"].values()) == 16
+    assert sum(report["evicted_host_tokens"].values()) == 3
 
 
 def test_a_leaf_whose_eviction_failed_is_passed_over_in_that_walk():

@@ -439,12 +439,14 @@ class LearnedPolicy:
         )
 
     def report(self) -> dict[str, Any]:
-        """Counters and sizes by name; classes by label, tiers by name."""
+        """Counters and sizes by name; classes by label, index sizes by tier."""
+
+        def by_class(counts: list[int]) -> dict[str, int]:
+            return {class_label(c): n for c, n in enumerate(counts) if n}
+
         return {
-            "evicted_tokens": {
-                tier: {class_label(c): n for c, n in enumerate(counts) if n}
-                for tier, counts in self.evicted_tokens.items()
-            },
+            "evicted_tokens": by_class(self.evicted_tokens["device"]),
+            "evicted_host_tokens": by_class(self.evicted_tokens["host"]),
             "ghost_hit_tokens": self.ghost_hit_tokens,
             "reuse_probability": {
                 class_label(c): self.model.reuse_probability(c)
