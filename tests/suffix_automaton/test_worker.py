@@ -69,7 +69,7 @@ def make_worker(overlap: bool = False, corpora=None, learns: bool = False, **set
     worker.texts = texts.RequestTexts(worker.proposer)
     worker.ngram_corpus = FakeCorpus(corpora or {})
     worker.corpus_learns = learns
-    worker._steps, worker._metrics = 1, None  # not a step that publishes
+    worker._steps, worker._exports = 0, False
     return worker
 
 

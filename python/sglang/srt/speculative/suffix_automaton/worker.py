@@ -11,7 +11,12 @@ import logging
 from typing import Any, Optional
 
 import numpy as np
-from sglang.srt.runtime_context import get_spec
+from sglang.srt.runtime_context import (
+    get_observability,
+    get_parallel,
+    get_serving,
+    get_spec,
+)
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.suffix_automaton.hints import trees_from_mask
 from sglang.srt.speculative.suffix_automaton.metrics import SamMetrics
@@ -42,6 +47,10 @@ class SuffixAutomatonWorker(NGRAMWorker):
         # The trie takes in outputs too, as it does without us.
         self.corpus_learns = spec.speculative_ngram_sam_corpus == "always"
         self._steps = 0
+        # Equal on all ranks, so one of them says it.
+        self._exports = (
+            get_observability().enable_metrics and get_parallel().tp_rank == 0
+        )
         self._metrics: Optional[SamMetrics] = None
         logger.info("Suffix-automaton drafts: %s", config)
 
@@ -133,11 +142,9 @@ class SuffixAutomatonWorker(NGRAMWorker):
 
     def _publish(self) -> None:
         self._steps += 1
-        if self._steps % _METRICS_INTERVAL != 1 or self.target_worker.tp_rank != 0:
-            return
-        if not self.server_args.enable_metrics:
+        if not self._exports or self._steps % _METRICS_INTERVAL != 1:
             return
         if self._metrics is None:
-            name = self.server_args.served_model_name
-            self._metrics = SamMetrics({"model_name": str(name)})
+            labels = {"model_name": str(get_serving().served_model_name)}
+            self._metrics = SamMetrics(labels)
         self._metrics.update(self.proposer.counters())
