@@ -36,9 +36,7 @@ def test_defaults() -> None:
     assert parse_config(None) is None
     assert parse_config({}) == PrefixOrderConfig()
     config = parse_config({"aging": "tokens", "aging_factor": 2, "matches_per_pass": 9})
-    assert config == PrefixOrderConfig(
-        aging="tokens", aging_factor=2, matches_per_pass=9
-    )
+    assert config == PrefixOrderConfig(aging="tokens", aging_factor=2, matches_per_pass=9)
 
 
 @pytest.mark.parametrize(
@@ -95,12 +93,8 @@ def test_rejected_combinations(changes: dict[str, Any], text: str) -> None:
 
 def test_accepted_combinations() -> None:
     check_schedule_policy_config(resolved())
-    check_schedule_policy_config(
-        resolved(schedule_policy="fcfs", enable_priority_scheduling=True)
-    )
-    check_schedule_policy_config(
-        resolved(schedule_policy="hrrn", schedule_policy_config=None)
-    )
+    check_schedule_policy_config(resolved(schedule_policy="fcfs", enable_priority_scheduling=True))
+    check_schedule_policy_config(resolved(schedule_policy="hrrn", schedule_policy_config=None))
     check_schedule_policy_config(
         resolved(disaggregation_mode="decode", schedule_policy_config=None)
     )

@@ -69,9 +69,7 @@ def test_lpm_turns_into_fcfs_above_128() -> None:
             assert made.call()[0] is hot, "128 are within upstream's limit"
 
 
-@pytest.mark.parametrize(
-    "policy", ("fcfs", "lof", "dfs-weight", "hrrn", "shortest-prefill-first")
-)
+@pytest.mark.parametrize("policy", ("fcfs", "lof", "dfs-weight", "hrrn", "shortest-prefill-first"))
 def test_other_policies_have_no_order(policy: str) -> None:
     with world(None, policy=policy) as made:
         assert made.policy.prefix_order is None and made.cache.prefix_watch is None
@@ -110,9 +108,9 @@ def test_the_load_snapshot_knows_the_matches() -> None:
 
 def test_a_tree_that_cannot_be_observed_is_refused() -> None:
     """Start-up fails and names the tree, as upstream does for its own features."""
+    from scheduling_world import publish_arguments
     from sglang.srt.mem_cache.radix_cache import RadixCache
     from sglang.srt.runtime_context import get_schedule
-    from scheduling_world import publish_arguments
 
     publish_arguments()
     tree = RadixCache.create_simulated()

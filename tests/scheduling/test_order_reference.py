@@ -91,12 +91,8 @@ class History:
 
 
 def run(seed: int, steps: int, config: dict[str, Any], **settings: Any) -> World:
-    reference_settings = {
-        key: settings.pop(key) for key in ("priority_sign",) if key in settings
-    }
-    with world(
-        {"matches_per_pass": 1 << 20, **config}, **settings
-    ) as made:
+    reference_settings = {key: settings.pop(key) for key in ("priority_sign",) if key in settings}
+    with world({"matches_per_pass": 1 << 20, **config}, **settings) as made:
         reference = Reference(
             made,
             config.get("aging", "off"),
@@ -117,9 +113,7 @@ def run(seed: int, steps: int, config: dict[str, Any], **settings: Any) -> World
 @pytest.mark.parametrize("is_eagle", (False, True))
 def test_random_histories(core: str, page_size: int, is_eagle: bool) -> None:
     for seed in range(2):
-        made = run(
-            seed, 80, {}, core=core, page_size=page_size, capacity=2048, is_eagle=is_eagle
-        )
+        made = run(seed, 80, {}, core=core, page_size=page_size, capacity=2048, is_eagle=is_eagle)
         counts = made.policy.prefix_order.watch.counts
         assert counts["insert"] and counts["evict"], "the history changed no match"
 

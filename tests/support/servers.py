@@ -61,7 +61,9 @@ class ServerPool:
             return self.running[key]
         while len(self.running) >= MOST_ALIVE:
             self.running.popitem(last=False)[1].stop()
-        spec = ServerSpec(target, merged, name=name, env=env or {}, ready_timeout_s=900, grace_s=1.0)
+        spec = ServerSpec(
+            target, merged, name=name, env=env or {}, ready_timeout_s=900, grace_s=1.0
+        )
         server = Server(spec, self.log_dir).start()
         self.running[key] = server
         try:

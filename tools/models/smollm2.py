@@ -160,7 +160,9 @@ def ensure(
 
 
 def main(
-    dtype: Annotated[str, typer.Option(help="float32, or bfloat16 (slow on most CPUs).")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="float32, or bfloat16 (slow on most CPUs).")
+    ] = "float32",
     output: Annotated[Path | None, typer.Option(help="Folder (default build/models/NAME).")] = None,
 ) -> None:
     """Makes SmolLM2-135M-Instruct servable and prints its folder."""

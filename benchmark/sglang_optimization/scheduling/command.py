@@ -99,9 +99,7 @@ def arguments() -> argparse.ArgumentParser:
         help="KV pool (default: by workload, 65,536 or 131,072; 1,000,000 for a trace)",
     )
     parser.add_argument("--page-size", type=cli.positive, default=1, metavar="N", help="tokens")
-    parser.add_argument(
-        "--core", choices=("rust", "python"), default="rust", help="tree core"
-    )
+    parser.add_argument("--core", choices=("rust", "python"), default="rust", help="tree core")
     parser.set_defaults(
         config=None, queues=None, admissions=None, trace=None, limit=None, capacity=None
     )
@@ -150,9 +148,7 @@ def _hold(options: argparse.Namespace, arms: list[Arm]) -> list[dict[str, Any]]:
     with progress.steps(len(plan)) as steps:
         for name, length, arm in plan:
             steps.start(f"{name}, {length} waiting, {arm.name}")
-            wanted = options.admissions or (
-                max(2000, 3 * length) if options.full else 200
-            )
+            wanted = options.admissions or (max(2000, 3 * length) if options.full else 200)
             # Calls that match the whole queue take long; fewer of them tell as much.
             if arm.name in WHOLE_QUEUE and length > 512:
                 wanted = min(wanted, 3000)

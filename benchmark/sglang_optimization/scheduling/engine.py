@@ -120,9 +120,7 @@ class Engine:
         self._finish_due()
         # Processor time: the call does no I/O, and other load does not count.
         began = time.thread_time_ns()
-        self.world.policy.calc_priority(
-            self.waiting, None, processed_tokens=self._processed
-        )
+        self.world.policy.calc_priority(self.waiting, None, processed_tokens=self._processed)
         self.outcome.calls_us.append((time.thread_time_ns() - began) / 1000)
         self.outcome.queue_lengths.append(len(self.waiting))
 

@@ -64,9 +64,7 @@ def shared_prefix(rng: random.Random) -> Iterator[Job]:
     weights = [1 / rank**0.8 for rank in range(1, len(prompts) + 1)]
     while True:
         prompt = rng.choices(prompts, weights)[0]
-        yield Job(
-            0.0, (prompt, ids.fresh(rng.randint(32, 256))), rng.randint(16, 128)
-        )
+        yield Job(0.0, (prompt, ids.fresh(rng.randint(32, 256))), rng.randint(16, 128))
 
 
 def no_sharing(rng: random.Random) -> Iterator[Job]:

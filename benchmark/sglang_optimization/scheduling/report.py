@@ -90,7 +90,10 @@ def _facts(queue: Any, arms: dict[str, dict[str, Any]], note: Any) -> None:
     if not (fcfs and lpm and queue):
         return
     if queue > 128:
-        note("upstream's lpm by fcfs, hits (1 = it is fcfs)", lpm["hit_ratio"] / (fcfs["hit_ratio"] or 1))
+        note(
+            "upstream's lpm by fcfs, hits (1 = it is fcfs)",
+            lpm["hit_ratio"] / (fcfs["hit_ratio"] or 1),
+        )
     elif fcfs["cold_wait_worst"] and lpm["cold_wait_worst"]:
         note(
             "upstream's lpm by fcfs, worst wait of cold requests",

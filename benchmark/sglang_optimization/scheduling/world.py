@@ -57,9 +57,7 @@ class World:
 
 
 @contextmanager
-def world(
-    arm: Arm, *, capacity: int, page_size: int, core: str, eviction: str
-) -> Iterator[World]:
+def world(arm: Arm, *, capacity: int, page_size: int, core: str, eviction: str) -> Iterator[World]:
     """Build a world for ``arm``; upstream's settings are put back afterwards.
 
     Raises:
@@ -84,9 +82,7 @@ def world(
                 core=core,
                 eviction_policy=eviction,
             )
-            policy = schedule_policy.SchedulePolicy(
-                arm.policy, cache, False, False, False
-            )
+            policy = schedule_policy.SchedulePolicy(arm.policy, cache, False, False, False)
             yield World(arm, policy, cache)
     except ValueError as error:
         if "schedule_policy_config" in str(error) or "schedule-policy-config" in str(error):

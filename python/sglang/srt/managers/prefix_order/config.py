@@ -132,7 +132,7 @@ def parse_config(raw: Optional[Mapping[str, Any]]) -> Optional[PrefixOrderConfig
                 )
         if not config.incremental:
             raise ValueError(
-                f"{FLAG}: incremental=false with aging=\"off\" changes nothing; "
+                f'{FLAG}: incremental=false with aging="off" changes nothing; '
                 "drop the flag, or switch one of them on"
             )
     return config

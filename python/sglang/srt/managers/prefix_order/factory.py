@@ -63,9 +63,7 @@ def create_prefix_order(policy: SchedulePolicy) -> Optional[PrefixOrder]:
         or tree_cache.buffer_pipeline is not None
     )
     tree_cache.prefix_watch = watch
-    logger.info(
-        "Longest-prefix order: %s%s", config, ", sweeping" if sweeping else ""
-    )
+    logger.info("Longest-prefix order: %s%s", config, ", sweeping" if sweeping else "")
     return PrefixOrder(
         tree_cache,
         watch,

@@ -110,7 +110,9 @@ class PrefixOrder:
         self._take_over(waiting_queue)
         self._match_stale()
         if self._aging is not None:
-            clock = processed_tokens if self.config.aging == "tokens" else self.num_calls
+            clock = (
+                processed_tokens if self.config.aging == "tokens" else self.num_calls
+            )
             for entry in self._aging.advance(clock):
                 self._place(entry)
         if not self.config.incremental and len(waiting_queue) > self._full_match_limit:
