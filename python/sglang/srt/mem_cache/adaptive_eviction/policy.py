@@ -439,7 +439,7 @@ class LearnedPolicy:
         )
 
     def report(self) -> dict[str, Any]:
-        """Counters and sizes by name; classes by label, index sizes by tier."""
+        """Counters and sizes by name; classes by label."""
 
         def by_class(counts: list[int]) -> dict[str, int]:
             return {class_label(c): n for c, n in enumerate(counts) if n}
@@ -456,7 +456,7 @@ class LearnedPolicy:
             "resident_pages": self._resident_pages,
             "ghost_pages": self.ghosts.pages,
             "runs": len(self.store),
-            "index_entries": {tier: len(index) for tier, index in self.indexes},
+            "index_entries": sum(len(index) for _, index in self.indexes),
             "rebuilds": self.model.rebuilds,
             "eviction_seconds": self.eviction_seconds,
             "state_bytes": self.state_bytes(),
