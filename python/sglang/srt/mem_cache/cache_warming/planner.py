@@ -290,13 +290,22 @@ class Planner:
 
     def _look_up(self, entry: Entry) -> None:
         """Bring ``entry.cached`` and the index in line with the tree."""
-        before = entry.cached
-        entry.cached = min(self._cached_tokens(entry.key), self._target(entry))
-        if entry.cached < before:
+        found = min(self._cached_tokens(entry.key), self._target(entry))
+        if found < entry.cached:
+            entry.cached = found
             self._reindex()
-        elif entry.cached > before:
-            self.index.add(entry.key.upto(entry.cached))
+        elif found > entry.cached and self._fits(entry, found):
+            entry.cached = found
+            self.index.add(entry.key.upto(found))
             self.metrics.set_resident(self.index.size)
+
+    def _fits(self, entry: Entry, length: int) -> bool:
+        """Whether the budget has room for so much of the entry.
+
+        Real traffic may have computed it; counted, it would be held and watched too.
+        """
+        grown = length - self.index.match(entry.key.upto(length))
+        return self.index.size + grown <= self.settings.budget_tokens
 
     def _reindex(self) -> None:
         self.index.rebuild(e.key.upto(e.cached) for e in self._order if e.cached)
@@ -350,8 +359,8 @@ class Planner:
         if cached >= target:
             self._became_warm(entry, computed=False)
             return True, None
-        held = self.index.match(entry.key.upto(target))
-        if self.index.size + target - held > self.settings.budget_tokens:
+        if not self._fits(entry, target):
+            held = self.index.match(entry.key.upto(target))
             entry.state = EntryState.OVER_BUDGET
             entry.message = (
                 f"needs {target - held} more tokens; {self.index.size} of the budget "
