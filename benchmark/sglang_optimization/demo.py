@@ -7,7 +7,7 @@ documents read once) with a cache far smaller than what the traffic touches. Pri
 the share of prompt tokens served from the cache, the time to the first token, and how many
 tokens were evicted. Answers are compared too: a policy must not change them.
 
-Takes about five minutes on two cores. Nothing runs afterwards, also after Ctrl-C.
+Nothing runs afterwards, also after Ctrl-C.
 """
 
 from __future__ import annotations
