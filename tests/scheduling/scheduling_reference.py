@@ -38,6 +38,22 @@ class Reference:
         self._next = 0
         self._first = 0
         self._skips: dict[Any, int] = {}
+        # Hinted prefixes by name: (extra key with the adapter, salt, tokens).
+        self.hints: dict[str, tuple[Any, Any, list[int]]] = {}
+
+    def hinted(self, req: Any) -> int:
+        """Longest common prefix of the prompt with a hint of its namespace."""
+        longest = 0
+        for extra_key, salt, tokens in self.hints.values():
+            if (extra_key, salt) != (req.extra_key, req.cache_salt or None):
+                continue
+            common = 0
+            for ours, theirs in zip(req.origin_input_ids, tokens, strict=False):
+                if ours != theirs:
+                    break
+                common += 1
+            longest = max(longest, common)
+        return min(longest, len(req.origin_input_ids) - 1)
 
     def entered(self, req: Any, first: bool = False) -> None:
         """``req`` was put into the queue; it stays until ``left``."""
@@ -94,7 +110,7 @@ class Reference:
             elif req in self.aged:
                 place = (0, 0)
             else:
-                place = (1, -truth[req][1])
+                place = (1, -max(truth[req][1], self.hinted(req)))
             return (priority, *place, self.arrival[req])
 
         return sorted(queue, key=key)

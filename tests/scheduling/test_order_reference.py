@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import random
+from array import array
 from collections import Counter
 from typing import Any
 
 import pytest
 from scheduling_reference import Reference
 from scheduling_world import World, world
+from sglang.srt.mem_cache.cache_warming.hints import HintOrder
+from sglang.srt.mem_cache.cache_warming.prefix_index import PrefixKey
 
 CORES = ("rust", "python")
 PROMPT_TOKENS = 160
@@ -83,6 +86,21 @@ class History:
         elif kind == "flush":
             world.flush()
 
+    def hint(self) -> None:
+        """Set, change or take back one of three hints, at any time."""
+        name = self.rng.choice("pqr")
+        hints = self.world.policy.prefix_order.hints
+        if self.rng.random() < 0.3:
+            hints.set(name, None)
+            self.reference.hints.pop(name, None)
+        else:
+            if name in self.reference.hints:
+                hints.set(name, None)
+            extra_key = self.rng.choice([None, None, "a"])
+            tokens = self.prompt()
+            hints.set(name, PrefixKey(array("q", tokens), extra_key))
+            self.reference.hints[name] = (extra_key, None, tokens)
+
     def call_and_compare(self) -> None:
         expected = [req.rid for req in self.reference.order()]
         self.reference.note_costs()
@@ -92,6 +110,7 @@ class History:
 
 
 def run(seed: int, steps: int, config: dict[str, Any], **settings: Any) -> World:
+    hinted = settings.pop("hinted", False)
     reference_settings = {key: settings.pop(key) for key in ("priority_sign",) if key in settings}
     with world({"matches_per_pass": 1 << 20, **config}, **settings) as made:
         reference = Reference(
@@ -102,7 +121,11 @@ def run(seed: int, steps: int, config: dict[str, Any], **settings: Any) -> World
             **reference_settings,
         )
         history = History(made, reference, seed)
+        if hinted:
+            made.policy.prefix_order.hints = HintOrder()
         for _ in range(steps):
+            if hinted and history.rng.random() < 0.2:
+                history.hint()
             for _ in range(history.rng.randint(0, 3)):
                 history.step()
             history.call_and_compare()
@@ -150,6 +173,14 @@ def test_random_histories_with_priorities(core: str) -> None:
             priority_sign=-1,
             capacity=2048,
         )
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("config", ({}, {"aging": "tokens"}))
+def test_random_histories_with_hints(core: str, config: dict[str, Any]) -> None:
+    """The order counts a hinted prefix like a cached one."""
+    for seed in range(3):
+        run(seed, 80, config, core=core, capacity=2048, hinted=True)
 
 
 def test_matches_only_what_can_have_changed() -> None:

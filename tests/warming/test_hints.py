@@ -10,7 +10,7 @@ from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.mem_cache.cache_warming.hints import HintOrder
 from sglang.srt.mem_cache.cache_warming.prefix_index import PrefixKey
-from sglang.srt.runtime_context import get_context, publish
+from sglang.srt.runtime_context import get_context, get_schedule, publish
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs
 from warming_world import CORES, World
@@ -93,3 +93,27 @@ def test_hints_respect_the_namespace():
     assert hints.hinted_tokens(request("b", range(50), extra_key="t")) == 40
     assert hints.hinted_tokens(request("c", range(40), extra_key="t")) == 39
     assert hints.hinted_tokens(request("d", range(50), extra_key="t", cache_salt="s")) == 0
+
+
+@both_cores
+def test_the_order_of_schedule_policy_config_counts_hints(tmp_path, core, queue):
+    """As lpm does: ahead of cold ones, behind longer cached ones."""
+    world = World(tmp_path, [], core=core)
+    world.traffic(range(500, 550))
+    hints = HintOrder()
+    with get_schedule().override(schedule_policy="lpm", schedule_policy_config={}):
+        schedule = SchedulePolicy("lpm", world.cache, False, False, False)
+    schedule.warming_hints = schedule.prefix_order.hints = hints
+
+    def ordered():
+        schedule.calc_priority(queue)
+        return [req.rid for req in queue]
+
+    assert ordered() == ["c", "cold", "h1", "h2"]
+    hints.set("p", key(*range(100, 140)))
+    assert ordered() == ["c", "h1", "cold", "h2"]
+    queue.append(request("h3", [*range(100, 120), *range(300, 320)]))
+    assert ordered() == ["c", "h1", "h3", "cold", "h2"]
+    hints.set("p", None)
+    assert ordered() == ["c", "cold", "h1", "h3", "h2"]
+    assert all(req.prefix_len == 0 for req in queue if req.rid != "c")

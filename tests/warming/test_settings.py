@@ -41,6 +41,8 @@ def test_good_arguments_pass(arguments):
     check_cache_warming(arguments())
     check_cache_warming(arguments(disaggregation_mode="prefill"))
     check_cache_warming(arguments(cache_warming_mode="tree", schedule_policy="lpm"))
+    # fcfs with priorities, ordered by prefix within each.
+    check_cache_warming(arguments(cache_warming_mode="tree", schedule_policy_config={}))
     check_cache_warming(arguments(cache_warming_prompts=None))
 
 

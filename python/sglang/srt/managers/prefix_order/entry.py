@@ -29,6 +29,7 @@ class Entry:
         "group",
         "gone",
         "growth",
+        "hinted",
         "host_hit",
         "key",
         "low_match",
@@ -64,6 +65,8 @@ class Entry:
         self.matched: Optional[int] = None
         # Tokens its prefill would skip.
         self.skips = 0
+        # Tokens of its longest hinted prefix (--cache-warming-mode tree).
+        self.hinted = 0
         # Few enough cached tokens that waiting for a sibling to be cached pays.
         self.low_match = False
         self.host_hit = False

@@ -7,14 +7,14 @@ requests and those whose match a tree change can have changed, and moves only
 those inside a sorted list.
 
 The order, lowest first: priority (if enabled); aged requests; the others by
-cached prefix, longest first; last the requests that wait for a sibling (in-batch
-prefix caching). Ties, and aged requests among themselves, go by arrival.
+cached or hinted prefix, longest first; last the requests that wait for a sibling
+(in-batch prefix caching). Ties, and aged requests among themselves, go by arrival.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from typing import TYPE_CHECKING, Callable, Hashable
+from typing import TYPE_CHECKING, Callable, Hashable, Optional, Protocol
 
 from sglang.srt.managers.prefix_order.aging import Aging
 from sglang.srt.managers.prefix_order.config import PrefixOrderConfig
@@ -27,6 +27,17 @@ from sglang.srt.mem_cache.radix_cache import RadixKey
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.mem_cache.base_prefix_cache import BasePrefixCache, MatchResult
+
+
+class Hints(Protocol):
+    """Prefixes that count as cached for the order, though their KV is not there."""
+
+    # Changes whenever the set of hinted prefixes does.
+    version: int
+
+    def hinted_tokens(self, req: Req) -> int:
+        """Length of the longest hinted prefix of the request's prompt."""
+
 
 _AGED, _NORMAL, _WAITS_FOR_SIBLING = range(3)
 
@@ -69,6 +80,9 @@ class PrefixOrder:
         self.watch = watch
         self.config = config
         self.sweeping = sweeping
+        # Set with --cache-warming-mode tree.
+        self.hints: Optional[Hints] = None
+        self._hints_version = 0
         # Matches run by all calls so far, and calls; for the benchmark.
         self.num_matches = 0
         self.num_calls = 0
@@ -107,7 +121,10 @@ class PrefixOrder:
         ``aging="tokens"``; requests carry its value at their arrival.
         """
         self.num_calls += 1
+        hints_changed = self._note_hints()
         self._take_over(waiting_queue)
+        if hints_changed:
+            self._hint_all()
         self._match_stale()
         if self._aging is not None:
             clock = (
@@ -162,6 +179,8 @@ class PrefixOrder:
                 else self.num_calls
             )
             self._aging.arrived(entry, put_first)
+        if self.hints is not None:
+            entry.hinted = self.hints.hinted_tokens(req)
         self._entries[req] = entry
         self._by_seq[seq] = entry
         if entry.volatile:
@@ -213,6 +232,21 @@ class PrefixOrder:
         self._set_low_match(entry, req.prefix_len <= self._sibling_check)
         self._place(entry)
 
+    # ---- hints --------------------------------------------------------
+
+    def _note_hints(self) -> bool:
+        version = 0 if self.hints is None else self.hints.version
+        if version == self._hints_version:
+            return False
+        self._hints_version = version
+        return True
+
+    def _hint_all(self) -> None:
+        """Hints are set while the engine is idle, so the queue is short here."""
+        for req, entry in self._entries.items():
+            entry.hinted = 0 if self.hints is None else self.hints.hinted_tokens(req)
+            self._place(entry)
+
     # ---- siblings -----------------------------------------------------
 
     def _set_low_match(self, entry: Entry, low: bool) -> None:
@@ -255,7 +289,7 @@ class PrefixOrder:
         elif entry.aged:
             kind, value = _AGED, 0
         else:
-            kind, value = _NORMAL, -entry.skips
+            kind, value = _NORMAL, -max(entry.skips, entry.hinted)
         self._order.place(entry, (entry.priority, kind, value, entry.seq))
 
     # ---- recency ------------------------------------------------------

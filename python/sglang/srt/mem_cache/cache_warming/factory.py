@@ -108,6 +108,10 @@ def create_cache_warmer(scheduler: Scheduler) -> Optional[CacheWarmer]:
         ),
     )
     scheduler.policy.warming_hints = warmer.hints
+    prefix_order = getattr(scheduler.policy, "prefix_order", None)
+    if prefix_order is not None:
+        # --schedule-policy-config replaces the sort that reads the policy's hints.
+        prefix_order.hints = warmer.hints
     scheduler.tree_cache.cache_warmer = warmer
     scheduler._request_dispatcher += TypeBasedDispatcher(
         [(WarmingStep, warmer.handle), (CacheWarmingReqInput, warmer.control)]

@@ -23,9 +23,12 @@ class HintOrder:
     def __init__(self) -> None:
         self._keys: dict[str, PrefixKey] = {}
         self._index = PrefixIndex()
+        # Changes whenever a hint does: who remembers lengths looks again.
+        self.version = 0
 
     def set(self, name: str, key: Optional[PrefixKey]) -> None:
         """Hint ``key`` for the entry ``name``, or take its hint back."""
+        self.version += 1
         if key is None:
             self._keys.pop(name, None)
             self._index.rebuild(self._keys.values())

@@ -131,11 +131,15 @@ def _check_number(flag: str, value: Optional[int]) -> None:
 
 
 def _check_tree_mode(cfg: Any) -> None:
-    if cfg.schedule_policy not in HINTED_POLICIES:
+    # With --schedule-policy-config, fcfs with priorities orders by prefix as well.
+    by_prefix = cfg.schedule_policy in HINTED_POLICIES or (
+        getattr(cfg, "schedule_policy_config", None) is not None
+    )
+    if not by_prefix:
         raise ValueError(
             f"{MODE_FLAG} tree only changes the order of the waiting queue, and only "
             f"--schedule-policy {' or '.join(HINTED_POLICIES)} reads it; got "
-            f"{cfg.schedule_policy}"
+            f"{cfg.schedule_policy} without --schedule-policy-config"
         )
     for flag, value in (
         (CHUNK_FLAG, cfg.cache_warming_chunk_size),
