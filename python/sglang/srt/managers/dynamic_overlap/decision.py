@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The decision: overlap a batch's result with the next forward pass, or process it first.
+
+Knows neither clocks nor devices: times come in as numbers, decisions go out. Every
+rank holds one and calls ``decide`` for the same steps in the same order. Only one
+rank is given times (``observe``); what follows from them is proposed there
+(``proposals``) and takes effect when every rank is told (``apply``). So a rank's
+answer depends only on counted steps and on what all were told.
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, NamedTuple
+
+from sglang.srt.managers.dynamic_overlap.config import DynamicOverlapConfig
+from sglang.srt.managers.dynamic_overlap.estimate import StepCost, hideable, saving
+
+PHASES = ("prefill", "decode")
+PREFILL, DECODE = range(2)
+# Sizes are told apart by their number of binary digits: 1, 2-3, 4-7, ...
+BUCKETS = 33
+
+HEURISTIC = "heuristic"
+MEASURED = "measured"
+PROBE = "probe"
+
+
+class Proposal(NamedTuple):
+    """``overlap`` for batches of ``phase`` whose size has ``bucket`` binary digits."""
+
+    phase: int
+    bucket: int
+    overlap: bool
+
+
+def smallest(bucket: int) -> int:
+    """Smallest size of a bucket. Bucket 0 is for sizes that ranks do not share."""
+    return 1 << (bucket - 1) if bucket else 0
+
+
+class _Kind:
+    """What is known of one phase and bucket."""
+
+    __slots__ = (
+        "phase",
+        "bucket",
+        "overlap",
+        "measured",
+        "steps",
+        "changed_at",
+        "probe_at",
+        "probe_left",
+        "costs",
+    )
+
+    def __init__(self, phase: int, bucket: int, overlap: bool, weight: float):
+        self.phase = phase
+        self.bucket = bucket
+        self.overlap = overlap
+        self.measured = False
+        self.steps = self.changed_at = self.probe_left = self.probe_at = 0
+        # [False]: processed at once; [True]: overlapped.
+        self.costs = (StepCost(weight), StepCost(weight))
+
+    def pair(self, least: int) -> tuple[StepCost, StepCost] | None:
+        """(overlapped, drained), one standing in for the other while it is new."""
+        drained, overlapped = self.costs
+        if drained.count < least and overlapped.count < least:
+            return None
+        if drained.count < least:
+            return overlapped, overlapped
+        if overlapped.count < least:
+            return drained, drained
+        return overlapped, drained
+
+
+class OverlapDecisionMaker:
+    """Decides by measured saving, with hysteresis, a minimum dwell and probes.
+
+    Args:
+        config: settings.
+        synchronous: launching a batch blocks until its result is there, so that no
+            work can run under it (CPU). Only for the heuristic: measured times show
+            it as well.
+    """
+
+    def __init__(self, config: DynamicOverlapConfig, synchronous: bool = False):
+        self.config = config
+        self.synchronous = synchronous
+        self.switches = 0
+        self.proposals: dict[tuple[int, int], Proposal] = {}
+        self._kinds = [
+            [self._new_kind(phase, bucket) for bucket in range(BUCKETS)]
+            for phase in range(len(PHASES))
+        ]
+
+    def _new_kind(self, phase: int, bucket: int) -> _Kind:
+        large = not bucket or smallest(bucket) >= self.config.heuristic_batch_size
+        overlap = large and not self.synchronous
+        return _Kind(phase, bucket, overlap, self.config.ema_weight)
+
+    def decide(self, phase: int, size: int) -> tuple[bool, str]:
+        """Whether to overlap the result of a batch, and by what rule.
+
+        Args:
+            phase: PREFILL or DECODE.
+            size: the batch's tokens (prefill) or rows (decode); 0 if the ranks that
+                must decide alike do not all know it.
+        """
+        kind = self._kinds[phase][size.bit_length()]
+        kind.steps += 1
+        if not kind.measured:
+            return kind.overlap, HEURISTIC
+        if kind.probe_left:
+            kind.probe_left -= 1
+            return not kind.overlap, PROBE
+        if kind.steps >= kind.probe_at and self.config.probe_interval_steps:
+            kind.probe_at = kind.steps + self.config.probe_interval_steps
+            kind.probe_left = self.config.probe_steps - 1
+            return not kind.overlap, PROBE
+        return kind.overlap, MEASURED
+
+    def observe(
+        self,
+        phase: int,
+        size: int,
+        overlapped: bool,
+        schedule: float,
+        launch: float,
+        forward: float,
+        process: float,
+        waste: float = 0.0,
+    ) -> None:
+        """Take in the times of one finished step; see estimate.py for the terms."""
+        kind = self._kinds[phase][size.bit_length()]
+        kind.costs[overlapped].add(schedule, launch, forward, process, waste)
+        pair = kind.pair(self.config.min_samples)
+        if pair is None:
+            return
+        threshold = self.config.min_gain
+        if kind.overlap:
+            threshold -= self.config.hysteresis
+        wanted = saving(*pair) >= threshold
+        if kind.measured:
+            if wanted == kind.overlap:
+                # The wish may have passed before it was carried out.
+                if self.proposals:
+                    self.proposals.pop((phase, kind.bucket), None)
+                return
+            if kind.steps - kind.changed_at < self.config.min_dwell_steps:
+                return
+        self.proposals[phase, kind.bucket] = Proposal(phase, kind.bucket, wanted)
+
+    def apply(self, proposals: Iterable[Proposal]) -> None:
+        """Put decisions into effect; telling the same twice changes nothing."""
+        for proposal in proposals:
+            kind = self._kinds[proposal.phase][proposal.bucket]
+            self.proposals.pop((proposal.phase, proposal.bucket), None)
+            if kind.measured and kind.overlap == proposal.overlap:
+                continue
+            if kind.overlap != proposal.overlap:
+                self.switches += 1
+            kind.overlap = proposal.overlap
+            kind.changed_at = kind.steps
+            kind.probe_left = 0
+            if not kind.measured:
+                kind.measured = True
+                kind.probe_at = kind.steps + self.config.probe_interval_steps
+
+    def state(self, phase: int, size: int) -> bool:
+        """Whether batches of this kind are overlapped now, probes aside."""
+        return self._kinds[phase][size.bit_length()].overlap
+
+    def averages(self, phase: int, size: int) -> tuple[float, float] | None:
+        """(forward seconds left to the host, host seconds that could use them).
+
+        None until there are samples.
+        """
+        pair = self._kinds[phase][size.bit_length()].pair(self.config.min_samples)
+        if pair is None:
+            return None
+        overlapped, drained = pair
+        return hideable(overlapped), drained.schedule + drained.process
+
+    def kinds(self) -> Iterable[tuple[int, int]]:
+        """(phase, smallest size) of every kind that has been decided for."""
+        for phase, row in enumerate(self._kinds):
+            for bucket, kind in enumerate(row):
+                if kind.steps:
+                    yield phase, smallest(bucket)

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a step costs, averaged, and what overlapping it saves.
+
+One pass of the scheduler's loop schedules a batch (S seconds of host time), launches
+it (L) and processes a result (P); the device computes it in F seconds, counted from
+the start of its launch. Processed at once, a step takes S + max(L, F) + P. Overlapped,
+the forward pass runs while the host does all three, and a step takes
+max(F, S + L + P). The difference is
+
+    min(max(F - L, 0), S + P)
+
+so what decides is the ratio of the forward time that the launch leaves over, F - L, to
+the host time that could run under it, S + P. Where launching blocks until the result
+is there, as on a CPU, F = L and nothing can be saved.
+
+Overlapping has a price: what ends in a step is noticed one step late, so a row is
+computed that nobody wants. With a share w of such rows, a useful row costs
+1 / (1 - w) times as much.
+"""
+
+from __future__ import annotations
+
+# Samples that pay for compilation, allocation and cold caches.
+SKIPPED = 2
+# A single sample counts at most this many times the average: a page fault, a swapped
+# out process or a stopped debugger says nothing about the next step.
+CLIP = 10.0
+
+
+class StepCost:
+    """Averages over the steps of one kind in one state, in seconds.
+
+    Attributes:
+        count: samples taken in, without the skipped ones.
+        schedule, launch, forward, process: see the module.
+        waste: share of the rows that were computed for requests that had ended.
+    """
+
+    __slots__ = (
+        "weight",
+        "seen",
+        "count",
+        "schedule",
+        "launch",
+        "forward",
+        "process",
+        "waste",
+    )
+
+    def __init__(self, weight: float):
+        self.weight = weight
+        self.seen = self.count = 0
+        self.schedule = self.launch = self.forward = self.process = self.waste = 0.0
+
+    def add(
+        self,
+        schedule: float,
+        launch: float,
+        forward: float,
+        process: float,
+        waste: float,
+    ) -> None:
+        """Take in one step; seconds, and for ``waste`` a share."""
+        self.seen += 1
+        if self.seen <= SKIPPED:
+            return
+        self.count = count = self.count + 1
+        if count == 1:
+            self.schedule, self.launch = schedule, launch
+            self.forward, self.process, self.waste = forward, process, waste
+            return
+        weight = self.weight
+        if weight * count < 1:
+            weight = 1 / count
+        value = self.schedule
+        self.schedule = value + weight * (min(schedule, CLIP * value) - value)
+        value = self.launch
+        self.launch = value + weight * (min(launch, CLIP * value) - value)
+        value = self.forward
+        self.forward = value + weight * (min(forward, CLIP * value) - value)
+        value = self.process
+        self.process = value + weight * (min(process, CLIP * value) - value)
+        # A share is bounded by itself.
+        self.waste += weight * (waste - self.waste)
+
+
+def hideable(overlapped: StepCost) -> float:
+    """Seconds of forward pass that a launch leaves for the host to use."""
+    return max(0.0, overlapped.forward - overlapped.launch)
+
+
+def saving(overlapped: StepCost, drained: StepCost) -> float:
+    """Share of the time per useful row that overlapping saves; negative: costs.
+
+    Each argument supplies what is true in its state: the first the forward time and
+    the waste, the second the host time that would be exposed. Both may be the same.
+    """
+    host = drained.schedule + drained.process
+    step = host + max(drained.launch, drained.forward)
+    useful = 1.0 - overlapped.waste
+    if step <= 0 or useful <= 0:
+        return 0.0
+    hidden = min(hideable(overlapped), host)
+    return 1.0 - (1.0 - hidden / step) / useful
