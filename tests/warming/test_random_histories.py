@@ -99,7 +99,7 @@ def test_histories(core, operations):
         world.planner.on_traffic()
         world.idle(400)
         check(world)
-        for entry in world.planner._order:
+        for entry in world.planner._listing.listed:
             if entry.state == "warm":
                 assert world.planner._cached_tokens(entry.key) >= len(entry.tokens)
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,10 @@ class Clock:
 
 
 class World:
-    """One cache with its pool, a planner, and the engine's part of a step."""
+    """One cache with its pool, a planner, and the engine's part of a step.
+
+    ``seconds`` is what the engine takes for so many tokens.
+    """
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class World:
         capacity: int = 256,
         chunk: int = 16,
         budget: int | None = None,
+        seconds: Callable[[int], float] = lambda tokens: 0.5,
         **settings: Any,
     ) -> None:
         path = folder / "prompts.json"
@@ -58,6 +62,7 @@ class World:
         self.adapters: dict[str, str] = {}
         self.steps: list[Any] = []
         self.capacity = capacity
+        self.seconds = seconds
         self.planner = Planner(
             WarmingSettings(
                 path=str(path),
@@ -118,8 +123,10 @@ class World:
             extra_key = step.extra_key
             if step.lora_id is not None:
                 extra_key = (extra_key or "") + step.lora_id
-            if self.insert(PrefixKey(step.tokens, extra_key, step.cache_salt)):
-                self.planner.prefill_done(step, 0.5)
+            key = PrefixKey(step.tokens, extra_key, step.cache_salt)
+            computed = len(step.tokens) - cached_tokens(self.cache, key)
+            if self.insert(key):
+                self.planner.prefill_done(step, self.seconds(computed))
             else:
                 self.planner.prefill_withdrawn(step, no_room=True)
 

@@ -6,8 +6,10 @@ Where things are:
     prompt_file.py  the prompts file and its entries, checked without a tokenizer
     render.py       an entry's token ids, as a request with that prompt has them
     entry.py        one entry's state
+    listing.py      the entries by name and in order, and their check
     prefix_index.py which prefixes are warmed (or hinted): lengths and sizes
     steps.py        what the ranks are told to do, one step an idle iteration
+    step_size.py    tokens of a step, so that it takes about so long
     planner.py      decides the next step; runs on the rank that receives input
     tree.py         look-ups and removals in the KV tree
     lora_ids.py     ids of loaded adapters

@@ -16,6 +16,7 @@ from sglang.srt.mem_cache.cache_warming.render import (
     scheduler_side_chat,
 )
 from sglang.srt.mem_cache.cache_warming.settings import (
+    DEFAULT_STEP_S,
     FLAG,
     WarmingSettings,
     budget_tokens,
@@ -89,9 +90,10 @@ def create_cache_warmer(scheduler: Scheduler) -> Optional[CacheWarmer]:
         # Entries are tokenized again, one an idle pass; this pass is for errors.
         count = planner.check_file()
         logger.info(
-            "Cache warming: %d prompts, mode %s, steps of %d tokens, budget %d tokens",
+            "Cache warming: %d prompts, mode %s, steps of %s%d tokens, budget %d tokens",
             count,
             settings.mode,
+            "" if settings.step_s is None else f"{settings.step_s:g} s, at most ",
             settings.chunk_tokens,
             settings.budget_tokens,
         )
@@ -132,6 +134,7 @@ def _settings(scheduler: Scheduler) -> WarmingSettings:
         budget_tokens=budget_tokens(
             memory.cache_warming_budget_tokens, scheduler.max_total_num_tokens
         ),
+        step_s=DEFAULT_STEP_S if memory.cache_warming_chunk_size is None else None,
         page_size=scheduler.page_size,
         uncached_tail=int(scheduler.tree_cache.tree_core.is_eagle),
         # Requests of max_req_input_len tokens are refused (validate_input_length).

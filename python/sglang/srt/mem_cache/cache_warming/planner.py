@@ -13,6 +13,7 @@ from collections import deque
 from typing import Any, Callable, Iterable, Optional
 
 from sglang.srt.mem_cache.cache_warming.entry import Entry, EntryState
+from sglang.srt.mem_cache.cache_warming.listing import Listing, checked_tokens
 from sglang.srt.mem_cache.cache_warming.metrics import WarmingMetrics
 from sglang.srt.mem_cache.cache_warming.prefix_index import PrefixIndex, PrefixKey
 from sglang.srt.mem_cache.cache_warming.prompt_file import (
@@ -20,10 +21,8 @@ from sglang.srt.mem_cache.cache_warming.prompt_file import (
     PromptSpec,
     load_prompt_file,
 )
-from sglang.srt.mem_cache.cache_warming.settings import (
-    BUDGET_FLAG,
-    WarmingSettings,
-)
+from sglang.srt.mem_cache.cache_warming.settings import WarmingSettings
+from sglang.srt.mem_cache.cache_warming.step_size import StepSize
 from sglang.srt.mem_cache.cache_warming.steps import (
     DropStep,
     HintStep,
@@ -72,16 +71,16 @@ class Planner:
     ):
         self.settings = settings
         self.metrics = metrics
+        self.step_size = StepSize(
+            settings.chunk_tokens, settings.page_size, settings.step_s
+        )
         # Warmed prefixes as last seen in the tree.
         self.index = PrefixIndex(settings.page_size)
         self._cached_tokens = cached_tokens
         self._render = render
         self._lora_id_of = lora_id_of
         self._clock = clock
-        self._entries: dict[str, Entry] = {}
-        self._order: list[Entry] = []
-        self._next_serial = 0
-        self._file_read = False
+        self._listing = Listing(settings.path, settings.low_priority_first)
         self._outbox: deque[WarmingStep] = deque()
         self._to_verify: list[Entry] = []
         self._verify_due = False
@@ -92,34 +91,8 @@ class Planner:
     # ---- entries --------------------------------------------------------
 
     def check(self, spec: PromptSpec) -> Any:
-        """Token ids of ``spec`` if the server can warm it.
-
-        Raises:
-            PromptError: it cannot be tokenized, is too long for the server or for
-                the budget, or shorter than what the tree can hold.
-        """
-        tokens = self._render(spec)
-        count, settings = len(tokens), self.settings
-        if count > settings.max_prompt_tokens:
-            raise PromptError(
-                f"prompt {spec.name!r}: has {count} tokens; the server takes prompts "
-                f"of at most {settings.max_prompt_tokens} (context length and KV pool)"
-            )
-        if settings.mode == "tree":
-            return tokens
-        target = settings.cacheable(count)
-        if target == 0:
-            raise PromptError(
-                f"prompt {spec.name!r}: has {count} tokens, of which the cache, with "
-                f"pages of {settings.page_size}, holds none"
-            )
-        if target > settings.budget_tokens:
-            raise PromptError(
-                f"prompt {spec.name!r}: needs {target} tokens of the KV pool, more "
-                f"than the {settings.budget_tokens} that {BUDGET_FLAG} allows for all "
-                "warmed prompts"
-            )
-        return tokens
+        """See ``listing.checked_tokens``."""
+        return checked_tokens(spec, self._render, self.settings)
 
     def check_file(self) -> int:
         """Check every entry of the file; returns how many there are.
@@ -135,67 +108,42 @@ class Planner:
     @property
     def names(self) -> set[str]:
         """Names in use; reads the file if that has not happened yet."""
-        self._read_file()
-        return set(self._entries)
+        return set(self._listing.entries)
 
     def add(self, specs: Iterable[PromptSpec], tokens: Iterable[Any] = ()) -> None:
         """Append entries, with their token ids where those are known."""
-        rendered = list(tokens)
-        for position, spec in enumerate(specs):
-            entry = Entry(spec, self._next_serial)
-            if position < len(rendered):
-                entry.tokens = rendered[position]
-            self._next_serial += 1
-            self._entries[spec.name] = entry
-        self._sort()
+        self._listing.add(specs, tokens)
+        self._quiet = False
 
     def remove(self, name: str) -> bool:
         """Forget an entry; what is cached of it stays as ordinary cache."""
-        self._read_file()
-        entry = self._entries.pop(name, None)
+        entry = self._listing.remove(name)
         if entry is None:
             return False
         if entry.pinned:
             self._outbox.append(UnpinStep(name))
         if entry.hinted:
             self._outbox.append(HintStep(name, None))
-        self._sort()
+        self._quiet = False
         self._reindex()
         return True
 
     def describe(self) -> dict[str, Any]:
         """All entries and totals as JSON."""
-        self._read_file()
+        order = self._listing.order
         return {
             "mode": self.settings.mode,
-            "chunk_tokens": self.settings.chunk_tokens,
+            "chunk_tokens": self.step_size.tokens,
             "budget_tokens": self.settings.budget_tokens,
             "warmed_tokens": self.index.size,
             "prompts": [
                 e.describe(self._target(e) if e.tokens is not None else 0)
-                for e in self._order
+                for e in order
             ],
         }
 
-    def _sort(self) -> None:
-        sign = 1 if self.settings.low_priority_first else -1
-        self._order = sorted(
-            self._entries.values(), key=lambda e: (sign * e.spec.priority, e.serial)
-        )
-        self._quiet = False
-
     def _target(self, entry: Entry) -> int:
         return self.settings.cacheable(len(entry.tokens))
-
-    def _read_file(self) -> None:
-        if self._file_read:
-            return
-        self._file_read = True
-        try:
-            self.add(load_prompt_file(self.settings.path))
-        except PromptError as error:
-            # It was well-formed at the start; the server must not end over it now.
-            logger.error("Cache warming: %s; no prompt of the file is warmed", error)
 
     # ---- what happened elsewhere ----------------------------------------
 
@@ -217,14 +165,14 @@ class Planner:
         """The weights changed and the tree was kept: what is cached is stale."""
         if self.settings.mode == "tree":
             return
-        stale = [e for e in self._order if e.tokens is not None and e.cached]
+        stale = [e for e in self._listing.listed if e.tokens is not None and e.cached]
         unpin = [UnpinStep(e.name) for e in stale if e.pinned]
         drop = [DropStep(e.name, e.key.upto(self._target(e))) for e in stale]
         self._forget_all()
         self._outbox.extend([*unpin, *drop])
 
     def _forget_all(self) -> None:
-        for entry in self._order:
+        for entry in self._listing.listed:
             entry.forget()
         self._outbox = deque(s for s in self._outbox if isinstance(s, HintStep))
         self._to_verify = []
@@ -234,7 +182,7 @@ class Planner:
 
     def on_lora_changed(self, lora_name: str) -> None:
         """An adapter was loaded or unloaded; its locks are released already."""
-        for entry in self._order:
+        for entry in self._listing.listed:
             if entry.spec.lora == lora_name:
                 self._adopt_adapter(entry)
         self._reindex()
@@ -243,7 +191,7 @@ class Planner:
     def on_pins_released(self, names: Iterable[str]) -> None:
         """Locks were given up for real requests; taken again at idle."""
         for name in names:
-            if (entry := self._entries.get(name)) is not None:
+            if (entry := self._listing.known(name)) is not None:
                 entry.pinned = False
         self._quiet = False
 
@@ -255,8 +203,8 @@ class Planner:
 
     def next_step(self) -> Optional[WarmingStep]:
         """Do one unit of work; a step if that is what it leads to."""
-        if not self._file_read:
-            self._read_file()
+        if not self._listing.file_read:
+            self._listing.read_file()
             return None
         if self._outbox:
             return self._outbox[0]
@@ -264,11 +212,11 @@ class Planner:
             return UnpinStep(entry.name)
         if self._verify_due:
             self._verify_due = False
-            self._to_verify = [e for e in self._order if e.cached]
+            self._to_verify = [e for e in self._listing.listed if e.cached]
         if self._to_verify:
             self._verify(self._to_verify.pop())
             return None
-        for entry in self._order:
+        for entry in self._listing.listed:
             worked, step = self._advance(entry)
             if worked:
                 return step
@@ -277,7 +225,7 @@ class Planner:
 
     def _expired_pin(self) -> Optional[Entry]:
         now = self._clock()
-        for entry in self._order:
+        for entry in self._listing.listed:
             if entry.pinned and entry.pin_until <= now:
                 return entry
         return None
@@ -308,7 +256,7 @@ class Planner:
         return self.index.size + grown <= self.settings.budget_tokens
 
     def _reindex(self) -> None:
-        self.index.rebuild(e.key.upto(e.cached) for e in self._order if e.cached)
+        self.index.rebuild(e.key.upto(e.cached) for e in self._listing.listed if e.cached)
         self.metrics.set_resident(self.index.size)
 
     def _adopt_adapter(self, entry: Entry) -> bool:
@@ -371,7 +319,7 @@ class Planner:
             return True, None
         entry.state = EntryState.WARMING
         entry.message = ""
-        end = min(cached + self.settings.chunk_tokens, target)
+        end = min(cached + self.step_size.tokens, target)
         end = min(end + self.settings.uncached_tail, len(entry.tokens))
         return True, PrefillStep(
             name=entry.name,
@@ -397,7 +345,7 @@ class Planner:
         """All ranks took ``step``; ``done`` is False for a pin that found no KV."""
         if self._outbox and self._outbox[0] is step:
             self._outbox.popleft()
-        entry = self._entries.get(step.name)
+        entry = self._listing.known(step.name)
         if entry is None:
             return
         if isinstance(step, PinStep):
@@ -417,7 +365,7 @@ class Planner:
     def prefill_done(self, step: PrefillStep, seconds: float) -> None:
         """The step's request ended and the engine is idle again."""
         self.metrics.seconds.inc(seconds)
-        entry = self._entries.get(step.name)
+        entry = self._listing.known(step.name)
         if entry is None or entry.serial != step.serial:
             return
         before = entry.cached
@@ -434,6 +382,7 @@ class Planner:
             return
         entry.failures = 0
         self.metrics.tokens.inc(entry.cached - before)
+        self.step_size.took(entry.cached - before, seconds)
         # It may have taken the place of another entry.
         self._verify_due = True
         if entry.cached >= self._target(entry):
@@ -442,7 +391,7 @@ class Planner:
     def prefill_withdrawn(self, step: PrefillStep, no_room: bool) -> None:
         """The step's request was taken back: for real requests, or for want of room."""
         self.metrics.aborted.inc()
-        entry = self._entries.get(step.name)
+        entry = self._listing.known(step.name)
         if no_room and entry is not None and entry.serial == step.serial:
             self._give_up(
                 entry, EntryState.NO_ROOM, "the KV pool has no room for its next chunk"

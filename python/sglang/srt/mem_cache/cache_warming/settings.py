@@ -17,7 +17,9 @@ BUDGET_FLAG = "--cache-warming-budget-tokens"
 MODES = ("kv", "tree")
 # The policies that read hints (tree mode).
 HINTED_POLICIES = ("lpm", "dfs-weight")
-DEFAULT_CHUNK_TOKENS = 512
+# Without the chunk flag: steps of about so long, and of at most so many tokens.
+DEFAULT_STEP_S = 0.05
+MOST_CHUNK_TOKENS = 512
 # Share of the KV pool that warmed prompts may take unless the flag says otherwise.
 DEFAULT_BUDGET_SHARE = 0.25
 
@@ -28,7 +30,8 @@ class WarmingSettings(msgspec.Struct, frozen=True):
     Attributes:
         path: the prompts file.
         mode: "kv" computes the prompts' KV, "tree" only orders the queue by them.
-        chunk_tokens: tokens one step prefills, a multiple of ``page_size``.
+        chunk_tokens: most tokens one step prefills, a multiple of ``page_size``.
+        step_s: seconds a step should take, see ``StepSize``; None to fix its size.
         budget_tokens: tokens of the KV pool that warmed prompts may take together.
         page_size: tokens of a KV page.
         uncached_tail: trailing tokens that the tree never caches (1 for a tree
@@ -41,6 +44,7 @@ class WarmingSettings(msgspec.Struct, frozen=True):
     mode: str
     chunk_tokens: int
     budget_tokens: int
+    step_s: Optional[float] = None
     page_size: int = 1
     uncached_tail: int = 0
     max_prompt_tokens: int = 2**31
@@ -55,8 +59,8 @@ class WarmingSettings(msgspec.Struct, frozen=True):
 def chunk_tokens(
     wanted: Optional[int], chunked_prefill: Optional[int], page_size: int
 ) -> int:
-    """Tokens of one step: as asked, but one prefill batch and whole pages."""
-    chunk = DEFAULT_CHUNK_TOKENS if wanted is None else wanted
+    """Most tokens of one step: as asked, but one prefill batch and whole pages."""
+    chunk = MOST_CHUNK_TOKENS if wanted is None else wanted
     if chunked_prefill is not None and chunked_prefill > 0:
         chunk = min(chunk, chunked_prefill)
     return max(page_size, chunk // page_size * page_size)
