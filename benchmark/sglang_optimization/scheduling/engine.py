@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Iterator, Optional, Sequence
 
 import torch
+from sglang.srt.mem_cache.adaptive_eviction.request_touch import find_policy, touch_of
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams
 from sglang.srt.mem_cache.common import match_kv_cache
 from sglang.srt.mem_cache.radix_cache import RadixKey
@@ -72,6 +73,8 @@ class Engine:
         self._chunked: Optional[_Running] = None
         self._decoding: list[tuple[float, int, _Running]] = []
         self._count = 0
+        # Under --eviction adaptive: told of admissions and ends, as a scheduler does.
+        self._reuse = find_policy(world.cache)
 
     # ---- experiments --------------------------------------------------
 
@@ -112,7 +115,7 @@ class Engine:
         if job.prompt_tokens + job.output_tokens > self.world.allocator.size:
             self.outcome.rejected += 1
             return
-        req = self.world.request(job, self._processed)
+        req = self.world.request(job, self._processed, arrived_s)
         self._jobs[req] = (job, arrived_s)
         self.waiting.append(req)
 
@@ -189,6 +192,9 @@ class Engine:
             allocator.evict_to_free_tokens(cache, need)
         slots = allocator.alloc(need)
         assert slots is not None, f"{need} slots promised, {allocator.available_size()} left"
+        if self._reuse is not None:
+            touch_of(self._reuse, req)
+            self._reuse.current = None
         del self._jobs[req]
         self._note_admission(job, arrived_s, hit, total)
         return _Running(
@@ -223,6 +229,8 @@ class Engine:
         before = running.done
         running.done += tokens
         end = running.done // self.world.page_size * self.world.page_size
+        if self._reuse is not None:
+            self._reuse.current = touch_of(self._reuse, req)
         result = cache.insert(
             InsertParams(
                 key=RadixKey(req.origin_input_ids[:end]),
@@ -252,6 +260,9 @@ class Engine:
             self._release(running)
 
     def _release(self, running: _Running) -> None:
+        if self._reuse is not None:
+            self._reuse.finish(touch_of(self._reuse, running.req), running.job.output_tokens)
+            self._reuse.current = None
         self.world.cache.unlock(running.lock)
         allocator = self.world.allocator
         page = self.world.page_size

@@ -39,7 +39,7 @@ class World:
         self._sampling: dict[int, Any] = {}
         self._made = 0
 
-    def request(self, job: Job, processed_tokens: int) -> Any:
+    def request(self, job: Job, processed_tokens: int, arrived_s: float) -> Any:
         """A real ``Req`` for ``job``, as it enters the waiting queue."""
         from sglang.srt.managers.schedule_batch import Req
         from sglang.srt.sampling.sampling_params import SamplingParams
@@ -52,6 +52,7 @@ class World:
         # Upstream breaks ties of hrrn by id: let ids sort as they arrive.
         req = Req(f"{self._made:09d}", "", job.tokens(), sampling)
         req.time_stats.wait_queue_entry_time = float(self._made)
+        req.time_stats.arrival_s = arrived_s
         req.arrival_processed_tokens = processed_tokens
         return req
 
@@ -66,16 +67,18 @@ def world(arm: Arm, *, capacity: int, page_size: int, core: str, eviction: str) 
     """
     _publish()
     from sglang.srt.managers import schedule_policy
-    from sglang.srt.runtime_context import get_schedule
+    from sglang.srt.runtime_context import get_memory, get_schedule
 
     limit = schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX
     settings: dict[str, Any] = {"schedule_policy": arm.policy}
+    # The queue's refresh asks for it.
+    memory = {"radix_eviction_policy": eviction}
     if arm.config is not None:
         settings["schedule_policy_config"] = arm.config
     try:
         if arm.unlimited:
             schedule_policy.WAITING_QUEUE_PREFIX_MATCH_MAX = 1 << 60
-        with get_schedule().override(**settings):
+        with get_schedule().override(**settings), get_memory().override(**memory):
             cache = make_cache(
                 capacity=capacity,
                 page_size=page_size,
