@@ -58,6 +58,10 @@ def test_speculation_keeps_the_overlap_loop(tiny_model):
     [
         (["--device", "cuda"], "--device cuda .*allowed: cpu"),
         (
+            ["--disaggregation-transfer-backend", "nixl"],
+            "--disaggregation-transfer-backend nixl .*allowed: mooncake_tcp, mooncake, fake",
+        ),
+        (
             ["--attention-backend", "flashinfer"],
             "--attention-backend flashinfer .*allowed: cpu_reference, torch_native",
         ),
@@ -83,3 +87,14 @@ def test_refusals_name_flag_value_and_what_is_allowed(tiny_model, arguments, mes
     arguments = [str(tiny_model) if x == "MODEL" else x for x in arguments]
     with pytest.raises(ValueError, match=message):
         resolve(tiny_model, *arguments)
+
+
+def test_nothing_speculates_without_the_operators(monkeypatch):
+    """They come with a patch topic of their own, which an export may leave out."""
+    from sglang.srt.platforms import cpu_reference
+
+    platform = cpu_reference.CpuReferencePlatform()
+    assert platform.supports_speculative_algorithm("NGRAM") is True
+    assert platform.supports_speculative_algorithm("DFLASH") is False
+    monkeypatch.setattr(cpu_reference, "_SPECULATION_OPERATORS", "sglang.srt.platforms.absent")
+    assert platform.supports_speculative_algorithm("NGRAM") is False

@@ -12,14 +12,15 @@ The demo, the server benchmarks and the end-to-end tests share it::
             results = drive(server.url, Conversations().requests(seed=1), ClosedLoop(4))
             print(summarize(results), (server.metrics() - before).total("sglang:evicted_tokens_total"))
 
-========= ================================================================
-server    one process: start, readiness, log, HTTP questions, stop
-guard     the parent of a server's processes; ends them whatever happens to us
-metrics   Prometheus samples and differences between scrapes
-driver    open-loop and closed-loop clients that time every token
-workload  seeded chat traffic
-summary   percentiles and ratios of a run
-========= ================================================================
+============== ============================================================
+server         one process: start, readiness, log, HTTP questions, stop
+guard          the parent of a server's processes; ends them whatever happens to us
+metrics        Prometheus samples and differences between scrapes
+driver         open-loop and closed-loop clients that time every token
+workload       seeded chat traffic
+summary        percentiles and ratios of a run
+disaggregation a prefill and a decode server that share a request
+============== ============================================================
 """
 
 from .driver import (

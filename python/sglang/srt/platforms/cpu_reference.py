@@ -9,6 +9,7 @@ a reference: right, and as fast as PyTorch is on a CPU.
 
 from __future__ import annotations
 
+import importlib.util
 import logging
 import os
 from typing import Any, Callable, Optional
@@ -28,8 +29,10 @@ from sglang.srt.platforms.interface import (
 logger = logging.getLogger(__name__)
 
 ATTENTION_BACKEND = "cpu_reference"
-# Algorithms whose operators the platform has (cpu_reference_spec_ops).
+# Algorithms whose operators the platform has, and the module that holds them. It
+# comes with a topic of its own, without which nothing speculates here.
 SPECULATION = frozenset({"NGRAM", "STANDALONE", "EAGLE", "EAGLE3"})
+_SPECULATION_OPERATORS = "sglang.srt.platforms.cpu_reference_spec_ops"
 
 
 def activate() -> Optional[CpuReferencePlatform]:
@@ -82,12 +85,12 @@ class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
         return CpuReferenceKVPool
 
     def supports_speculative_algorithm(self, algorithm: str) -> bool:
-        return algorithm in SPECULATION
+        return algorithm in SPECULATION and (
+            importlib.util.find_spec(_SPECULATION_OPERATORS) is not None
+        )
 
     def get_speculative_cache_locs_fn(self) -> Callable[..., torch.Tensor]:
-        from sglang.srt.platforms.cpu_reference_spec_ops import extend_cache_locs
-
-        return extend_cache_locs
+        return importlib.import_module(_SPECULATION_OPERATORS).extend_cache_locs
 
     def init_backend(self) -> None:
         import torch._dynamo.config

@@ -60,6 +60,12 @@ _CHOICES: tuple[_Choice, ...] = (
     _Choice("--dtype", "dtype", ("auto", "float", "float32", "bfloat16")),
     _Choice("--kv-cache-dtype", "kv_cache_dtype", ("auto", "bfloat16", "bf16")),
     _Choice("--quantization", "quantization", (None,)),
+    # Its RDMA form needs no GPU either; the others register device memory.
+    _Choice(
+        "--disaggregation-transfer-backend",
+        "disaggregation_transfer_backend",
+        ("mooncake_tcp", "mooncake", "fake"),
+    ),
     _Choice("--hicache-mem-layout", "hicache_mem_layout", HICACHE_LAYOUTS),
     _Choice("--tensor-parallel-size", "tp_size", (1,)),
     _Choice("--pipeline-parallel-size", "pp_size", (1,)),

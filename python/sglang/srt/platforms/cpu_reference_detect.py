@@ -32,6 +32,13 @@ _DEVICE_NODES: tuple[tuple[str, str], ...] = (
 _SELECTORS: tuple[str, ...] = ("SGLANG_PLATFORM", "SGLANG_USE_MLX")
 
 
+def active() -> bool:
+    """Whether this process serves on the reference CPU platform."""
+    from sglang.srt.platforms import current_platform
+
+    return current_platform.device_name == "cpu-reference"
+
+
 def reason_to_stay_out(root: str = "/") -> Optional[str]:
     """Return why the reference CPU platform must not activate, or None.
 
