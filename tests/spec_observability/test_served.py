@@ -121,8 +121,7 @@ def check_interval(interval):
     assert drafted == accepted + interval.total(f"{P}rejected_tokens_total")
     assert 0 <= accepted <= drafted
     offered, at, hit = (
-        positions(interval, name)
-        for name in ("offered_steps", "drafted_tokens", "accepted_tokens")
+        positions(interval, name) for name in ("offered_steps", "drafted_tokens", "accepted_tokens")
     )
     assert sum(at) == drafted and sum(hit) == accepted
     assert all(h <= o <= d for h, o, d in zip(hit, offered, at))
