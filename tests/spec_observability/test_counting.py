@@ -242,6 +242,32 @@ def test_the_log_matches_notes_with_steps_and_is_bounded():
     assert len(log) <= 16
 
 
+def test_requests_without_a_proposal_have_a_root_alone():
+    log = drafts.DraftLog()
+    drafts.install(log)
+    try:
+        batch = SimpleNamespace(forward_iter=1, reqs=[object()] * 3)
+        trees = [tree(4, nodes) for nodes in ([(0, 7)], [], [(0, 5), (1, 6)])]
+        made = SimpleNamespace(
+            sizes=np.array([2, 3]),
+            sources=np.array([[0, 1, 0, 0], [0, 2, 2, 0]], np.uint8),
+            match_lengths=np.array([[0, 3, 0, 0], [0, 1, 2, 0]], np.uint8),
+        )
+        drafts.note_proposal(batch, [0, 2], made)
+        drafts.note_host_trees(
+            batch,
+            np.concatenate([t for t, _ in trees]),
+            np.concatenate([m.ravel() for _, m in trees]),
+        )
+        noted_step = log.take(1, 4)
+    finally:
+        drafts.install(None)
+    counts = count_step(noted_step, [Outcome([7], 2, 0), Outcome([], 1, 0), Outcome([], 1, 0)])
+    assert [s.drafted for s in counts.requests] == [1, 0, 2]
+    named = {drafts.origin_labels(o): n for o, n in counts.drafted_from.items()}
+    assert named == {("own", "3-4"): 1, ("shared", "1"): 1, ("shared", "2"): 1}
+
+
 def test_models_trees_are_noted_by_shape():
     log = drafts.DraftLog()
     chain = SimpleNamespace(spec_steps=3, topk=1, draft_token_num=4, positions=None)

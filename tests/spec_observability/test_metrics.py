@@ -113,7 +113,6 @@ def test_names_follow_prometheus_conventions(scraped):
 
 def test_many_equal_observations_are_those_one_by_one():
     from prometheus_client import CollectorRegistry, Histogram
-
     from sglang.srt.speculative.observability.metrics import TOKEN_BUCKETS, observe_times
 
     registry = CollectorRegistry()

@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""On real servers of every algorithm: the exported sums are true and agree with each other."""
+"""On real servers of every algorithm: the exported sums are true and agree with each other.
+
+With RECORD_SCRAPES=1 in the environment the scrapes of ``recorded/`` are written anew.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
+import os
 import random
 import threading
 import time
@@ -125,7 +130,7 @@ def check_interval(interval):
     )
     assert sum(at) == drafted and sum(hit) == accepted
     assert all(h <= o <= d for h, o, d in zip(hit, offered, at))
-    assert all(earlier >= later for earlier, later in zip(hit, hit[1:]))
+    assert all(earlier >= later for earlier, later in itertools.pairwise(hit))
     for name, total in (("drafted", drafted), ("accepted", accepted)):
         assert interval.total(f"{P}step_{name}_tokens_sum") == total
         assert interval.get(f"{P}source_{name}_tokens_total") == total
@@ -190,3 +195,109 @@ def test_sums_agree(speculating, at_once):
     # Segments do not overlap, so together they took no longer than the requests.
     assert sum(stages.values()) < took
     assert sum(stages.values()) > 0.2 * took
+
+
+def test_grammar(speculating):
+    _, server = speculating
+    schema = {
+        "type": "object",
+        "properties": {"size": {"enum": ["s", "m", "l"]}, "count": {"enum": [1, 2]}},
+        "required": ["size", "count"],
+        "additionalProperties": False,
+    }
+    before = server.metrics()
+    bodies = [body(f"Order {i}: ", new_tokens=80, json_schema=json.dumps(schema)) for i in range(3)]
+    answers = run(server, bodies, 3)
+    interval = server.metrics() - before
+    check_interval(interval)
+    for sums, answer in zip(check_sums(interval, answers), answers, strict=True):
+        assert answer["meta_info"]["finish_reason"]["type"] == "stop"
+        # One token is the prefill's; a step gives one more than it accepts, except that the
+        # last one's bonus token is cut where a draft ended the document.
+        grown = sums["accepted_tokens"] + sums["verify_steps"] + 1
+        assert grown - 1 <= answer["meta_info"]["completion_tokens"] <= grown
+
+
+def test_abort(speculating):
+    _, server = speculating
+    answer = {}
+    before = server.metrics()
+    long = {"rid": "gone", **body("x", new_tokens=900, ignore_eos=True)}
+    thread = threading.Thread(
+        target=lambda: answer.update(server.post("/generate", long, timeout=300))
+    )
+    thread.start()
+    started = time.monotonic()
+    while (server.metrics() - before).get(f"{P}steps_total") < 3:
+        assert time.monotonic() < started + 60
+        time.sleep(0.05)
+    while thread.is_alive() and time.monotonic() < started + 120:
+        server.request("POST", "/abort_request", json={"rid": "gone"})
+        thread.join(0.5)
+    other = run(server, [body(prompts()[4], ignore_eos=True)], 1)
+    interval = server.metrics() - before
+    assert answer["meta_info"]["finish_reason"]["type"] == "abort"
+    check_interval(interval)
+    check_sums(interval, [answer, *other])
+
+
+def test_retraction(speculating):
+    name, server = speculating
+    if name != "sam":
+        pytest.skip("one server has a pool small enough")
+    rng = random.Random(6)
+    retracted = "sglang:num_retracted_requests_total"
+    before = server.metrics()
+    bodies = [body([rng.randrange(33, 127) for _ in range(60)], new_tokens=200) for _ in range(6)]
+    answers = run(server, bodies, 6)
+    interval = server.metrics() - before
+    assert interval.get(retracted) > 0
+    check_interval(interval)
+    check_sums(interval, answers)
+    again = [a["meta_info"] for a in answers if a["meta_info"]["num_retractions"]]
+    assert again and all(m[META]["verify_steps"] > 0 for m in again)
+
+
+def test_streams_carry_growing_sums(speculating):
+    _, server = speculating
+    import requests
+
+    seen = []
+    sent = {**body(prompts()[4], ignore_eos=True), "stream": True}
+    with requests.post(f"{server.url}/generate", json=sent, stream=True, timeout=120) as answer:
+        for line in answer.iter_lines():
+            if line.startswith(b"data: {"):
+                seen.append(json.loads(line[6:])["meta_info"].get(META))
+    steps = [sums["verify_steps"] for sums in seen if sums]
+    assert len(steps) > 1 and steps == sorted(steps) and steps[-1] > steps[0]
+
+
+def test_report(speculating, capsys):
+    name, server = speculating
+    if os.environ.get("RECORD_SCRAPES"):
+        lines = server.request("GET", "/metrics").text.splitlines(keepends=True)
+        ours = "".join(line for line in lines if P in line)
+        (Path(__file__).parent / "recorded" / f"{name}.prom").write_text(ours)
+    from sglang.srt.observability.spec_report.__main__ import main
+
+    assert main([server.url, "--interval", "0"]) == 0
+    text = capsys.readouterr().out
+    for stage in STAGES[name]:
+        assert stage in text
+    assert "Acceptance by draft position" in text
+    assert main([server.url, "--interval", "0", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["drafted"] == server.metrics().total(f"{P}drafted_tokens_total")
+    assert {stage["name"] for stage in found["stages"]} == STAGES[name]
+    assert found["verdicts"]
+    assert main([server.url, "--interval", "0.1"]) == 2  # no traffic
+    assert "nothing was decoded" in capsys.readouterr().err
+
+
+def test_plain_decoding_has_none_of_it(serve_with):
+    server = serve_with({"chunked_prefill_size": 64}, name="plain")
+    answer = server.post("/generate", body(prompts()[4]))
+    assert META not in answer["meta_info"]
+    ours = {name for name in server.metrics().kinds if name.startswith(P)}
+    # Upstream's own gauges and counter.
+    assert not any("draft_" in name or "stage" in name or "kv_" in name for name in ours)

@@ -36,6 +36,8 @@ MATCH_NAMES = (*MATCH_LABELS, "unknown")
 MODEL_ORIGIN = DRAFT_MODEL << 4 | NO_MATCH
 TRIE_ORIGIN = NGRAM << 4 | NO_MATCH
 FILLER_ORIGIN = PADDING << 4 | NO_MATCH
+# Origins are below this.
+ORIGINS = FILLER_ORIGIN + 1
 
 # Steps whose result may still come: one under overlap, more in a pipeline.
 _KEEP = 16
@@ -93,15 +95,6 @@ class Trees:
     origins: Optional[np.ndarray]
     tokens: Optional[np.ndarray]
     mask: Optional[np.ndarray]
-
-    def origins_of(self, row: int) -> dict[int, int]:
-        """Drafted nodes of a request by their origin."""
-        counts: dict[int, int] = {}
-        places = zip(self.depths[row].tolist(), self.origins[row].tolist(), strict=True)
-        for depth, origin in places:
-            if depth:
-                counts[origin] = counts.get(origin, 0) + 1
-        return counts
 
     def accepted_origins(self, row: int, accepted: Sequence[int]) -> list[int]:
         """Origins of the nodes that verification followed.
@@ -242,10 +235,32 @@ def active() -> Optional[DraftLog]:
     return _active
 
 
-def note_proposal(batch: Any, make: Any) -> None:
-    """A proposer drafted for ``batch``; ``make()`` returns its ``Proposal``."""
+def note_proposal(batch: Any, places: Sequence[int], drafted: Any) -> None:
+    """A proposer drafted for requests of ``batch``; ``note_host_trees`` follows.
+
+    Args:
+        places: their places in the batch; the others get a root alone.
+        drafted: with ``sizes`` [n] and, if the proposer knows them, ``sources`` and
+            ``match_lengths`` [n, W], as of sgl_kernel_ext's ``DraftBatch``.
+    """
     if _active is not None:
-        _active.propose(batch.forward_iter, make())
+        proposal = _spread(len(batch.reqs), places, drafted)
+        _active.propose(batch.forward_iter, proposal)
+
+
+def _spread(n: int, places: Sequence[int], drafted: Any) -> Proposal:
+    def full(rows: Optional[np.ndarray], other: int) -> Optional[np.ndarray]:
+        if rows is None or len(places) == n:
+            return rows
+        out = np.full((n, *rows.shape[1:]), other, rows.dtype)
+        out[places] = rows
+        return out
+
+    return Proposal(
+        full(drafted.sizes, 1),
+        full(getattr(drafted, "sources", None), 0),
+        full(getattr(drafted, "match_lengths", None), 0),
+    )
 
 
 def note_host_trees(batch: Any, tokens: np.ndarray, mask: np.ndarray) -> None:

@@ -83,10 +83,26 @@ class Totals:
         self.reserved += step.reserved
         self.unneeded += step.unneeded
 
+    def add_all(self, counts: StepCounts) -> None:
+        """Adds the step of every request that is not discarded."""
+        for step in counts.requests:
+            if step is not None:
+                self.request_steps += 1
+                self.drafted += step.drafted
+                self.accepted += step.accepted
+                self.kv_written += step.kv_written
+                self.kv_overwritten += step.kv_overwritten
+                self.reserved += step.reserved
+                self.unneeded += step.unneeded
+        self._merge_counts(counts)
+
     def merge(self, more: Totals) -> None:
         """Adds other sums."""
         for name in ("request_steps", "drafted", "accepted", *_KV):
             setattr(self, name, getattr(self, name) + getattr(more, name))
+        self._merge_counts(more)
+
+    def _merge_counts(self, more: Totals | StepCounts) -> None:
         for name in ("accepted_hist", "drafted_hist", "depth_hist", "drafted_at"):
             add_at(getattr(self, name), getattr(more, name))
         for name in ("drafted_from", "accepted_from"):
@@ -123,9 +139,9 @@ class ServerTotals:
         self.discarded += counts.discarded_tokens
         self.discarded_kv += counts.discarded_kv
         self.reserved_now = self.unneeded_now = 0
+        self.live.add_all(counts)
         for step in counts.requests:
             if step is not None:
-                self.live.add(step)
                 self.reserved_now += step.reserved
                 self.unneeded_now += step.unneeded
 

@@ -18,6 +18,8 @@ from sglang.srt.runtime_context import (
     get_spec,
 )
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
+from sglang.srt.speculative.observability import drafts as spec_drafts
+from sglang.srt.speculative.observability import stages as spec_stages
 from sglang.srt.speculative.suffix_automaton.hints import trees_from_mask
 from sglang.srt.speculative.suffix_automaton.metrics import SamMetrics
 from sglang.srt.speculative.suffix_automaton.settings import (
@@ -86,11 +88,13 @@ class SuffixAutomatonWorker(NGRAMWorker):
             ]
         else:
             pending = [()] * len(reqs)
+        spec_stages.mark(spec_stages.LOOKUP)
         handles, tokens, offsets, places = self.texts.update(reqs, pending)
         hints = self._hints(reqs, pending)
         if hints is not None:
             hints = tuple(np.ascontiguousarray(part[places]) for part in hints)
         drafts = self.proposer.step_flat(handles, tokens, offsets, hints)
+        spec_drafts.note_proposal(batch, places, drafts)
         self._publish()
         if len(places) == len(reqs):
             return drafts.tokens.reshape(-1), drafts.mask.reshape(-1)
