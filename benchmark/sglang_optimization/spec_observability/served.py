@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Steps of a real server with speculation, and scrapes taken while it serves."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness import ClosedLoop, Metrics, Request, Server, drive, require_success
+
+BASE = {"dtype": "float32", "enable_metrics": True, "random_seed": 1, "sleep_on_idle": True}
+NGRAM = {"speculative_algorithm": "NGRAM"}
+ARMS = {"NGRAM": NGRAM, "SAM": {**NGRAM, "speculative_ngram_use_sam": True}}
+DECODE_STAGES = ("lookup", "draft", "tree_build", "verify", "draft_extend", "index_update")
+PROMPTS = (
+    "Repeat this code exactly:\ndef mean(values):\n    total = 0\n    for value in values:\n"
+    "        total += value\n    return total / len(values)\n",
+    "Tell me a short story about a lighthouse.",
+    "Write the numbers from one to thirty, each on its own line as 'number: N'.",
+    "Why is the sky blue?",
+)
+
+
+@dataclass(frozen=True)
+class Scrape:
+    """One scrape: seconds since the first, and its text."""
+
+    at_s: float
+    text: str
+
+
+class Recorder:
+    """Scrapes a server's speculative metrics every ``period_s`` until closed."""
+
+    def __init__(self, server: Server, period_s: float = 1.0) -> None:
+        self.scrapes: list[Scrape] = []
+        self._server, self._period_s = server, period_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> Recorder:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        start = time.monotonic()
+        while True:
+            text = self._server.request("GET", "/metrics").text
+            kept = [ln for ln in text.splitlines() if "sglang:spec_" in ln]
+            self.scrapes.append(Scrape(time.monotonic() - start, "\n".join(kept) + "\n"))
+            if self._stop.wait(self._period_s):
+                return
+
+
+def drive_for(server: Server, concurrency: int, requests: int, new_tokens: int) -> Metrics:
+    """Answers that many requests and returns what the server counted meanwhile."""
+    prompts = itertools.islice(itertools.cycle(PROMPTS), requests)
+    sent = [
+        Request([{"role": "user", "content": p}], new_tokens, sampling={"ignore_eos": True})
+        for p in prompts
+    ]
+    before = server.metrics()
+    require_success(drive(server.url, sent, ClosedLoop(concurrency)))
+    return server.metrics() - before
+
+
+def step_ms(interval: Metrics) -> float:
+    """Mean milliseconds of a decode step's stages; a step's scheduling comes on top."""
+    seconds = interval.by("sglang:spec_stage_seconds_sum", "stage")
+    steps = interval.total("sglang:spec_steps_total")
+    return 1e3 * sum(seconds.get(stage, 0.0) for stage in DECODE_STAGES) / steps
+
+
+def batch_size(interval: Metrics) -> float:
+    """Mean number of requests in a step."""
+    return interval.total("sglang:spec_step_accepted_tokens_count") / interval.total(
+        "sglang:spec_steps_total"
+    )
+
+
+def write_scrapes(path: Path, scrapes: list[Scrape]) -> None:
+    """Writes scrapes as JSON lines."""
+    import json
+
+    with open(path, "w", encoding="utf-8") as out:
+        for scrape in scrapes:
+            out.write(json.dumps({"at_s": scrape.at_s, "text": scrape.text}) + "\n")
