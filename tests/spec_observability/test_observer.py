@@ -190,6 +190,18 @@ def test_a_rank_that_does_not_report_sums_for_its_requests_only():
     assert req.time_stats.spec_summary.totals.accepted == 1
 
 
+def test_a_server_that_only_prefills_keeps_no_backlog():
+    world = World()
+    for step in range(1000):
+        world.clock.begin(step, prefill=True, idle=False)
+        world.clock.mark("draft_extend")
+        world.now += 1
+        world.clock.stop()
+        assert len(world.clock._done) <= stages.BACKLOG
+    world.observer.on_idle()
+    assert world.recorder.stages == [("draft_prefill", "host", 1.0)] * 1000
+
+
 def test_ratios_look_back_on_the_latest_steps():
     world, req = World(), Req()
     for _ in range(observers.RATIO_STEPS):

@@ -38,6 +38,7 @@ class SpecObserver:
     ):
         self._metrics = metrics
         self._clock = clock
+        clock.on_backlog = self._collect_times
         self._log = log
         self._totals = ServerTotals()
         self._window = ServerTotals()

@@ -35,6 +35,8 @@ STAGES = (
 )
 HOST_STAGES = frozenset((LOOKUP, INDEX_UPDATE))
 HOST, DEVICE = "host", "device"
+# Segments that may wait to be drained.
+BACKLOG = 64
 
 
 class StageTime(NamedTuple):
@@ -77,6 +79,9 @@ class StageClock:
         self._spare: list[Any] = []
         self._step: Optional[int] = None
         self._prefill = self._idle = False
+        # Called when many segments wait: a server that only prefills has no step
+        # results with which they would be drained.
+        self.on_backlog: Optional[Callable[[], None]] = None
 
     def begin(self, step: Optional[int], *, prefill: bool, idle: bool) -> None:
         """A batch is launched; what it did not end, an error cut short.
@@ -88,6 +93,8 @@ class StageClock:
         """
         self._stage = self._start = None
         self._step, self._prefill, self._idle = step, prefill, idle
+        if len(self._done) >= BACKLOG and self.on_backlog is not None:
+            self.on_backlog()
 
     def mark(self, stage: str) -> None:
         """The current segment, if any, ends here and one of ``stage`` begins."""
