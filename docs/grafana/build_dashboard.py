@@ -13,11 +13,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from grafana_foundation_sdk.builders import dashboard, prometheus, timeseries
+from grafana_foundation_sdk.builders import common, dashboard, prometheus, timeseries
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models.common import (
     GraphDrawStyle,
+    LegendDisplayMode,
+    LegendPlacement,
     StackingMode,
+    TooltipDisplayMode,
 )
 from grafana_foundation_sdk.models.dashboard import DataSourceRef
 
@@ -179,11 +182,16 @@ def panel(title: str, unit: str, text: str, queries: list, stacked: bool) -> tim
         .height(8)
         .draw_style(GraphDrawStyle.LINE)
         .fill_opacity(30 if stacked else 0)
+        .legend(
+            common.VizLegendOptions()
+            .display_mode(LegendDisplayMode.LIST)
+            .placement(LegendPlacement.BOTTOM)
+            .show_legend(True)
+        )
+        .tooltip(common.VizTooltipOptions().mode(TooltipDisplayMode.MULTI))
     )
     if stacked:
-        from grafana_foundation_sdk.builders.common import StackingConfig
-
-        made = made.stacking(StackingConfig().mode(StackingMode.NORMAL))
+        made = made.stacking(common.StackingConfig().mode(StackingMode.NORMAL))
     for i, (legend, expression) in enumerate(queries):
         made = made.with_target(
             prometheus.Dataquery()

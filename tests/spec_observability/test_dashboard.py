@@ -48,13 +48,36 @@ def test_the_file_is_what_the_script_builds():
     assert module.build() == draw.DASHBOARD.read_text()
 
 
-def test_grafanas_schema_reads_it_back_unchanged():
+def through_grafanas_schema(board):
+    """The dashboard, read and written by Grafana's SDK, panels and queries included."""
     pytest.importorskip("grafana_foundation_sdk")
+    from grafana_foundation_sdk.cog import plugins
     from grafana_foundation_sdk.cog.encoder import JSONEncoder
     from grafana_foundation_sdk.models.dashboard import Dashboard
 
-    again = json.loads(JSONEncoder().encode(Dashboard.from_json(DASHBOARD)))
-    assert again == DASHBOARD
+    plugins.register_default_plugins()  # else panels and queries are passed through unread
+    return json.loads(JSONEncoder().encode(Dashboard.from_json(board)))
+
+
+def test_grafanas_schema_reads_it_back_unchanged():
+    assert through_grafanas_schema(DASHBOARD) == DASHBOARD
+
+
+@pytest.mark.parametrize("spoil", ["a misspelt field", "an unknown query field", "a wrong kind"])
+def test_the_schema_notices(spoil):
+    board = json.loads(draw.DASHBOARD.read_text())
+    panel = next(draw.panels(board))
+    if spoil == "a misspelt field":
+        panel["titel"] = panel.pop("title")
+    elif spoil == "an unknown query field":
+        panel["targets"][0]["expression"] = "up"
+    else:
+        board["time"] = ["now-1h", "now"]
+    try:
+        again = through_grafanas_schema(board)
+    except (TypeError, ValueError, AttributeError):
+        return
+    assert again != board
 
 
 def test_panels_have_their_own_place():

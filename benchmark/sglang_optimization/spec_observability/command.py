@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command: cost of a step's counting, by a real server's step."""
+"""What watching speculative decoding costs, beside the decode step of a real server."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from .cost import SHAPES
 
 ROOT = Path(__file__).resolve().parents[3]
 LIMIT = 0.01
+NEW_TOKENS = 48
 BATCHES = (1, 4, 16)
 FULL_BATCHES = (1, 4, 16, 64)
 COLUMNS = (
@@ -54,7 +55,11 @@ def arguments() -> argparse.ArgumentParser:
 def run(options: argparse.Namespace) -> int:
     """Exit code 1 if counting costs more than 1 % of the mean decode step."""
     steps, scrapes = _serve(options.full)
-    costs = _costs(2000 if options.full else 500, FULL_BATCHES if options.full else BATCHES)
+    costs = _costs(
+        1000 if options.full else 300,
+        options.seed,
+        FULL_BATCHES if options.full else BATCHES,
+    )
     # A step of one request is the shortest: the strictest denominator for every batch.
     alone = min(row["step_ms"] for row in steps)
     by_concurrency: dict[int, float] = {}
@@ -85,12 +90,17 @@ def run(options: argparse.Namespace) -> int:
     return cli.EXIT_OK if worst <= LIMIT else cli.EXIT_FAILED
 
 
-def _costs(steps: int, batches: tuple[int, ...]) -> list[dict[str, Any]]:
+def _costs(steps: int, seed: int, batches: tuple[int, ...]) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         package = str(Path(__file__).resolve().parents[1])
         path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), package)))
         done = subprocess.run(
-            [sys.executable, "-m", "spec_observability.cost", str(steps), *map(str, batches)],
+            [
+                sys.executable,
+                "-m",
+                "spec_observability.cost",
+                *map(str, (steps, seed, *batches)),
+            ],
             env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": folder, "PYTHONPATH": path},
             check=False,
             stdout=subprocess.PIPE,
@@ -119,8 +129,8 @@ def _serve(full: bool) -> tuple[list[dict[str, Any]], list[served.Scrape]]:
             server.generate("warm up " * 20, max_new_tokens=8)
             with served.Recorder(server) as recorder:
                 for concurrency in BATCHES[:2] if not full else BATCHES:
-                    requests, tokens = (4 * concurrency, 64) if full else (4 + concurrency, 48)
-                    interval = served.drive_for(server, concurrency, requests, tokens)
+                    requests = max(4, concurrency) + (concurrency if full else 0)
+                    interval = served.drive_for(server, concurrency, requests, NEW_TOKENS)
                     rows.append(
                         {
                             "arm": arm,

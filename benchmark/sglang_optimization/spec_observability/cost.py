@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times what a scheduler runs in each step to watch speculation.
 
-    python -m spec_observability.cost STEPS BATCH...
+    python -m spec_observability.cost STEPS SEED BATCH...
 
 prints JSON. A process of its own, since Prometheus' client decides at import whether it writes to
 files, as it does on a server (``PROMETHEUS_MULTIPROC_DIR``).
@@ -140,5 +140,5 @@ def _drafting(shape: str, n: int, rng: random.Random) -> tuple[Any, int, list[li
 
 
 if __name__ == "__main__":
-    count, sizes = int(sys.argv[1]), [int(text) for text in sys.argv[2:]]
-    print(json.dumps([measure(shape, size, count) for shape in SHAPES for size in sizes]))
+    count, chosen, *sizes = (int(text) for text in sys.argv[1:])
+    print(json.dumps([measure(s, size, count, chosen) for s in SHAPES for size in sizes]))
