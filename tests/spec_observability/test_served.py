@@ -301,3 +301,14 @@ def test_plain_decoding_has_none_of_it(serve_with):
     ours = {name for name in server.metrics().kinds if name.startswith(P)}
     # Upstream's own gauges and counter.
     assert not any("draft_" in name or "stage" in name or "kv_" in name for name in ours)
+
+
+def test_two_data_parallel_ranks_report_each_their_own(serve_with):
+    server = serve_with({**SPECULATE["ngram"], "dp_size": 2}, name="ngram-dp2")
+    before = server.metrics()
+    answers = run(server, [body(p, ignore_eos=True) for p in prompts()], 4)
+    interval = server.metrics() - before
+    check_interval(interval)
+    check_sums(interval, answers)
+    by_rank = interval.by(f"{P}drafted_tokens_total", "dp_rank")
+    assert set(by_rank) == {"0", "1"} and all(by_rank.values())
