@@ -8,8 +8,10 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
+from common import stats
 from common.cli import BenchError
 from harness import ClosedLoop, OpenLoop, Request, Result, Server, drive, require_success
 
@@ -39,6 +41,31 @@ def wait_warm(server: Server) -> float:
             cold = [p for p in states if p["state"] != "warm"]
             raise BenchError(f"not warm after {WARM_TIMEOUT_S:g} s: {cold[0]}")
         time.sleep(0.2)
+
+
+def listed_tokens(server: Server) -> dict[str, int]:
+    """Tokens of every listed prompt by name, in the file's order."""
+    return {prompt["name"]: prompt["tokens"] for prompt in prompt_states(server)}
+
+
+def chunk_tokens(server: Server) -> int:
+    """Tokens of a warming step at present."""
+    (rank,) = server.get("/cache_warming")["ranks"]
+    return rank["chunk_tokens"]
+
+
+def settle(server: Server) -> None:
+    """Load and compile what the first requests of a process pay for; the cache is empty after."""
+    server.generate("warm up the process " * 40, 4)
+    server.flush_cache()
+
+
+def seconds_alone(server: Server, traffic: make.Traffic, seed: int) -> float:
+    """Mean time of a few requests of ``traffic``, one after the other."""
+    settle(server)
+    rng = random.Random(f"alone-{seed}")
+    mean_length = replace(traffic, requests=4, words=(sum(traffic.words) // 2,) * 2)
+    return stats.mean([r.latency_s for r in one_by_one(server, mean_length.make(rng))])
 
 
 def one_by_one(server: Server, requests: Sequence[Request]) -> list[Result]:
@@ -90,11 +117,11 @@ def always_warming(server: Server, words: int, seed: int) -> Iterator[None]:
                 warm = [p["name"] for p in states if p["state"] == "warm"]
                 if warm:
                     server.request("DELETE", "/cache_warming", json={"names": warm})
-                if missing := 2 - (len(states) - len(warm)):
+                if missing := 3 - (len(states) - len(warm)):
                     fresh = make.listed_prompts(rng, missing, words, f"busy-{seed}-{made}")
                     made += 1
                     server.post("/cache_warming", {"prompts": fresh})
-                stop.wait(0.25)
+                stop.wait(0.5)
         except BaseException as error:
             failed.append(error)
 

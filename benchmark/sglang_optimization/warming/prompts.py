@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,10 @@ class Traffic:
     requests: int
     words: tuple[int, int]
     new_tokens: int
+
+    def at(self, rate: float) -> Traffic:
+        """The same at another rate."""
+        return replace(self, rate=rate)
 
     def make(self, rng: random.Random) -> list[Request]:
         """The requests with their arrival times."""
