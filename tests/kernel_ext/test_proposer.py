@@ -435,3 +435,67 @@ def test_namespaces_without_outputs_are_bounded_too():
         ours.begin(tenant, [1, 2, 3], namespace=f"tenant {tenant}")
     assert ours.counters()["namespaces"] <= 1500 / 64
     assert ours.step(range(100), [[4]] * 100).sizes.min() >= 1  # the others draft as before
+
+
+def origins(batch) -> dict[tuple[int, ...], tuple[str, int]]:
+    """What made each path of the only tree likely: (source, matched tokens)."""
+    found = {}
+    nodes = {path: node for node, path in enumerate(paths(batch), 1)}
+    for path, node in nodes.items():
+        source = sam.SOURCES[batch.sources[0, node]]
+        found[path] = (source, int(batch.match_lengths[0, node]))
+    return found
+
+
+@pytest.mark.parametrize("mode", ["fast", "full"])
+def test_a_draft_says_where_it_comes_from(mode):
+    ours = proposer(mode=mode)
+    ours.begin(1, [1, 2, 3, 4, 5, 6, 9, 2, 3, 4])
+    assert origins(ours.step([1], [[5]]))[(6,)] == ("request", 4)
+    ours.begin(2, [1, 701, 702, 703, 704], shared_from=1)
+    ours.begin(1, [50, 701])
+    assert origins(ours.step([1], [[702, 703]]))[(704,)] == ("shared", 3)
+    ours.begin(1, [800, 801])
+    assert origins(step_with(ours, [802], hint((0, 600))))[(600,)] == ("corpus", 0)
+
+
+def test_the_root_and_padding_have_no_source():
+    ours = proposer(threshold=0.99)
+    ours.begin(1, [1, 2, 3])
+    batch = ours.step([1], [[4]])
+    assert batch.sizes.tolist() == [1]
+    assert not batch.sources.any() and not batch.match_lengths.any()
+
+
+def test_a_context_that_another_request_wrote_later_is_found():
+    """Upstream issue 38129: a request that had looked in vain missed what came in afterwards."""
+    ours = proposer()
+    ours.begin(1, [5, 700])
+    assert (702,) not in paths(ours.step([1], [[701]]))
+    ours.begin(2, [6, 700, 701, 702, 703], shared_from=1)
+    assert {(702,), (702, 703)} <= set(paths(ours.step([1], [[]])))
+
+
+def test_asking_again_does_not_count_again():
+    """Upstream's PROB mode re-inserts the tail each step: seen once, it outranks seen thrice."""
+    trees = []
+    for asked in (1, 20):
+        ours = proposer(share_outputs=False)
+        ours.begin(1, [7, 8, 1, 7, 8, 1, 7, 8, 1, 7, 8, 2, 7])
+        for _ in range(asked):
+            ours.step([1], [[]])
+        trees.append(paths(ours.step([1], [[8]])))
+    assert trees[0] == trees[1]
+    assert trees[1][(1,)] > trees[1][(2,)]
+
+
+def test_repeated_markers_are_matched_at_their_full_length():
+    """vllm 40875: tool calls repeat a marker, and a short match chose the wrong call."""
+    marker = [40, 41, 42]
+    calls = [[*([n] * 2), *marker, 100 + n] for n in range(6)]
+    ours = proposer(share_outputs=False)
+    ours.begin(1, [token for call in calls for token in call])
+    for n in (0, 3):  # not the latest, which the marker alone would give
+        tree = paths(ours.step([1], [[n, n, *marker]]))
+        assert max((p, t) for t, p in tree.items() if len(t) == 1)[1] == (100 + n,)
+        ours.append(1, [100 + n])

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 
 #include "proposer.h"
@@ -31,8 +33,8 @@ class SharedProposer {
     proposer_.begin(id, tokens.data(), tokens.size(), shared_from, space);
   }
 
-  void step(Ids ids, Tokens tokens, Tokens offsets, Tokens hint_tokens, Parents hint_parents, Out<int64_t> draft, Out<bool> mask, Out<int32_t> parents,
-            Out<float> probabilities, Out<int32_t> sizes) {
+  void step(Ids ids, Tokens tokens, Tokens offsets, std::optional<Tokens> hint_tokens,
+            std::optional<Parents> hint_parents, Out<uint8_t> block) {
     const size_t n = ids.size(), width = proposer_.config().draft_token_num;
     if (offsets.size() != n + 1) throw std::invalid_argument("offsets must have one element more than ids");
     for (size_t i = 0; i < n; ++i) {
@@ -41,19 +43,17 @@ class SharedProposer {
     if (offsets.data()[0] < 0 || offsets.data()[n] > static_cast<int64_t>(tokens.size())) {
       throw std::invalid_argument("offsets must lie within tokens");
     }
-    if (draft.size() < n * width || mask.size() < n * width * width || parents.size() < n * width ||
-        probabilities.size() < n * width || sizes.size() < n) {
-      throw std::invalid_argument("an output array is too small for the batch");
+    if (block.size() != sam::StepOutput::bytes(n, width) || reinterpret_cast<uintptr_t>(block.data()) % 8) {
+      throw std::invalid_argument("the output block must be aligned and as large as the batch needs");
     }
-    const bool hints = hint_tokens.size() != 0;
-    if (hints && (hint_tokens.size() != n * width || hint_parents.size() != n * width)) {
+    const bool hints = hint_tokens && hint_parents;
+    if (hints && (hint_tokens->size() != n * width || hint_parents->size() != n * width)) {
       throw std::invalid_argument("hints must be trees of draft_token_num places, one a request");
     }
     const nb::gil_scoped_release release;
     const std::lock_guard<std::mutex> lock(mutex_);
-    proposer_.step(ids.data(), n, tokens.data(), offsets.data(), hints ? hint_tokens.data() : nullptr,
-                   hints ? hint_parents.data() : nullptr, draft.data(), mask.data(), parents.data(),
-                   probabilities.data(), sizes.data());
+    proposer_.step(ids.data(), n, tokens.data(), offsets.data(), hints ? hint_tokens->data() : nullptr,
+                   hints ? hint_parents->data() : nullptr, sam::StepOutput::in(block.data(), n, width));
   }
 
   void append(uint64_t id, Tokens tokens) {
@@ -208,8 +208,8 @@ NB_MODULE(_sam, m) {
   nb::class_<SharedProposer>(m, "Proposer")
       .def(nb::init<const sam::Config&, uint32_t>(), "config"_a, "vocab_size"_a)
       .def("begin", &SharedProposer::begin, "id"_a, "tokens"_a, "shared_from"_a, "namespace"_a)
-      .def("step", &SharedProposer::step, "ids"_a, "tokens"_a, "offsets"_a, "hint_tokens"_a, "hint_parents"_a, "draft"_a, "mask"_a, "parents"_a,
-           "probabilities"_a, "sizes"_a)
+      .def("step", &SharedProposer::step, "ids"_a, "tokens"_a, "offsets"_a, "hint_tokens"_a.none(),
+           "hint_parents"_a.none(), "block"_a)
       .def("append", &SharedProposer::append, "id"_a, "tokens"_a)
       .def("lengths", &SharedProposer::lengths, "ids"_a, "out"_a)
       .def("end", &SharedProposer::end, "id"_a)

@@ -70,15 +70,15 @@ const Successors& RecentTokens::read() const {
   return shares_;
 }
 
-void Blender::match(const Histories& histories, const uint32_t* end, uint32_t available, Chain& own,
-                    Chain& shared) const {
+void Blender::match(const Histories& histories, const uint32_t* end, uint32_t own_limit, uint32_t shared_limit,
+                    Chain& own, Chain& shared) const {
   uint32_t context[kMaxDepth];
-  const uint32_t n = available < kMaxDepth ? available : kMaxDepth;
+  const uint32_t n = std::min<uint32_t>(std::max(own_limit, shared_limit), kMaxDepth);
   for (uint32_t d = 0; d < n; ++d) context[d] = end[-1 - static_cast<int>(d)];
   own.clear();
   shared.clear();
-  if (histories.own) histories.own->match(context, n, own);
-  if (histories.shared) histories.shared->match(context, n, shared);
+  if (histories.own) histories.own->match(context, std::min(n, own_limit), own);
+  if (histories.shared) histories.shared->match(context, std::min(n, shared_limit), shared);
 }
 
 // Orders what there is from the strongest context to the weakest: longest suffixes first, a
@@ -184,9 +184,16 @@ void Blender::blend(const Histories& histories, const Position& position, float 
     const float weight = left * c.weight;
     left -= weight;
     const bool evident = source < kFeatureSources;
+    const bool suffix = source == kOwn || source == kShared;
+    const Origin origin{source, static_cast<uint8_t>(suffix ? c.k : 0)};
     for (uint32_t j = 0; j < c.next.size; ++j) {
       Slot& slot = slot_of(c.next.token[j]);
-      slot.probability += weight * c.next.share[j];
+      const float part = weight * c.next.share[j];
+      slot.probability += part;
+      if (part > slot.most) {
+        slot.most = part;
+        slot.origin = origin;
+      }
       if (evident && !(slot.seen >> source & 1)) {
         slot.seen |= 1u << source;
         slot.share[source] = c.next.share[j];
@@ -209,6 +216,7 @@ Blender::Slot& Blender::slot_of(uint32_t token) {
   slot.token = token;
   slot.home = i;
   slot.probability = 0;
+  slot.most = -1;
   slot.seen = 0;
   return slot;
 }
@@ -261,7 +269,8 @@ uint32_t Blender::predict(const Histories& histories, const Position& position, 
   if (!config_.full) {
     const uint32_t n = best(config_.children, chosen);
     for (uint32_t i = 0; i < n; ++i) {
-      out[i] = {slots_[chosen[i]].token, std::min(slots_[chosen[i]].probability, kMaxProbability) * kDiscount};
+      const Slot& slot = slots_[chosen[i]];
+      out[i] = {slot.token, std::min(slot.probability, kMaxProbability) * kDiscount, slot.origin};
     }
     return n;
   }
@@ -274,11 +283,12 @@ uint32_t Blender::predict(const Histories& histories, const Position& position, 
     const float score = correction_.score(f, position.root);
     uint32_t j = kept++;
     for (; j && all[j - 1].probability < score; --j) all[j] = all[j - 1];
-    all[j] = {slots_[chosen[i]].token, score};
+    all[j] = {slots_[chosen[i]].token, score, slots_[chosen[i]].origin};
   }
   kept = std::min(kept, config_.children);
   for (uint32_t i = 0; i < kept; ++i) {
-    out[i] = {all[i].token, std::min(sigmoid(all[i].probability), kMaxProbability) * kDiscount};
+    out[i] = all[i];
+    out[i].probability = std::min(sigmoid(all[i].probability), kMaxProbability) * kDiscount;
   }
   return kept;
 }

@@ -53,9 +53,16 @@ struct Position {
   int32_t hint_node = kOffHint;  // that the path leads to
 };
 
+// What made a token likely: the context that contributed most to its probability.
+struct Origin {
+  Source source;
+  uint8_t k;  // tokens that it matched; 0 for skips, pairs, order 0 and hints
+};
+
 struct Candidate {
   uint32_t token;
   float probability;
+  Origin origin;
 };
 
 class Blender {
@@ -68,9 +75,9 @@ class Blender {
     correction_ = Correction();
   }
 
-  // Finds the chains of a text.
-  void match(const Histories& histories, const uint32_t* end, uint32_t available, Chain& own,
-             Chain& shared) const;
+  // Finds the chains of a text, of which `own_limit` and `shared_limit` tokens can match.
+  void match(const Histories& histories, const uint32_t* end, uint32_t own_limit, uint32_t shared_limit,
+             Chain& own, Chain& shared) const;
 
   // The most probable next tokens, best first; at most config.children.
   uint32_t predict(const Histories& histories, const Position& position, Candidate* out);
@@ -99,6 +106,8 @@ class Blender {
     uint32_t token;
     float probability;
     uint32_t home;  // in the table
+    float most;     // the largest contribution, which is that of `origin`
+    Origin origin;
     uint32_t seen;  // one bit a feature source
     // By the longest context of the source that lists the token.
     float share[kFeatureSources];

@@ -36,7 +36,13 @@ void TreeBuilder::expand(Blender& blender, const Histories& histories, const Hin
     for (uint32_t i = node; i; i = static_cast<uint32_t>(tree.parent[i])) path[--at] = tree.token[i];
   }
   available += depth;
-  blender.match(histories, end, available, own_[node], shared_[node]);
+  // A child matches at most one token more than its parent, which saves the lookup that would fail.
+  uint32_t own_limit = available, shared_limit = available;
+  if (node) {
+    own_limit = own_[tree.parent[node]].longest() + 1;
+    shared_limit = shared_[tree.parent[node]].longest() + 1;
+  }
+  blender.match(histories, end, own_limit, shared_limit, own_[node], shared_[node]);
   hint_node_[node] = kOffHint;
   if (hint) hint_node_[node] = node ? hint->follow(hint_node_[tree.parent[node]], tree.token[node]) : 0;
   const Chain *own_before = &own_before_, *shared_before = &shared_before_;
@@ -44,7 +50,7 @@ void TreeBuilder::expand(Blender& blender, const Histories& histories, const Hin
     own_before = &own_[tree.parent[node]];
     shared_before = &shared_[tree.parent[node]];
   } else if (config_.full) {
-    blender.match(histories, end - 1, available ? available - 1 : 0, own_before_, shared_before_);
+    blender.match(histories, end - 1, available - 1, available - 1, own_before_, shared_before_);
   }
   const Position position{end, available, &own_[node], &shared_[node], own_before, shared_before, node == 0,
                           hint, hint_node_[node]};
@@ -54,7 +60,7 @@ void TreeBuilder::expand(Blender& blender, const Histories& histories, const Hin
   for (uint32_t i = 0; i < n; ++i) {
     const float probability = tree.probability[node] * children[i].probability;
     if (probability < config_.threshold || probability <= 0) break;
-    push({probability, children[i].token, node}, room);
+    push({probability, children[i].token, node, children[i].origin}, room);
   }
 }
 
@@ -75,6 +81,7 @@ void TreeBuilder::build(Blender& blender, const Histories& histories, const Hint
     tree.token[node] = next.token;
     tree.parent[node] = static_cast<int32_t>(next.parent);
     tree.probability[node] = next.probability;
+    tree.origin[node] = next.origin;
     const uint32_t room = config_.draft_token_num - tree.size;
     // Its children cannot displace anything if the frontier already fills the tree.
     if (!room || (waiting_ >= room && frontier_[room - 1].probability >= next.probability * kBestChild)) {

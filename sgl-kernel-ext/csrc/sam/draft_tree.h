@@ -14,6 +14,7 @@ struct DraftTree {
   uint32_t token[kMaxWidth];     // node 0 is the last token of the text
   int32_t parent[kMaxWidth];     // always smaller than the node; -1 at the root
   float probability[kMaxWidth];  // of the whole path
+  Origin origin[kMaxWidth];      // not set at the root
 };
 
 class TreeBuilder {
@@ -32,6 +33,7 @@ class TreeBuilder {
     float probability;
     uint32_t token;
     uint32_t parent;
+    Origin origin;
   };
   void expand(Blender& blender, const Histories& histories, const Hint* hint, const uint32_t* text,
               uint32_t available, const DraftTree& tree, uint32_t node);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <stdexcept>
+#include <type_traits>
 
 namespace sam {
 namespace {
@@ -16,7 +17,40 @@ constexpr uint64_t kNamespaceTokens = 64;
 // A namespace id that is reused must not continue a text of its former owner.
 constexpr uint64_t kForeignEpoch = 2;
 
+DraftSource source_of(const Origin& origin) {
+  switch (origin.source) {
+    case kShared:
+    case kSharedSkip:
+    case kSharedGap:
+    case kShared0: return kSharedOutputs;
+    case kHint: return kCorpus;
+    default: return kRequestText;
+  }
+}
+
 }  // namespace
+
+size_t StepOutput::bytes(size_t n, size_t width) {
+  const size_t place = sizeof(int64_t) + sizeof(int32_t) + sizeof(float) + 2;
+  return n * (width * (place + width) + sizeof(int32_t));
+}
+
+StepOutput StepOutput::in(uint8_t* block, size_t n, size_t width) {
+  StepOutput out;
+  const auto next = [&block](size_t count, auto*& field) {
+    using Field = std::remove_reference_t<decltype(*field)>;
+    field = reinterpret_cast<Field*>(block);
+    block += count * sizeof(Field);
+  };
+  next(n * width, out.tokens);
+  next(n * width, out.parents);
+  next(n * width, out.probabilities);
+  next(n, out.sizes);
+  next(n * width * width, out.mask);
+  next(n * width, out.sources);
+  next(n * width, out.match_lengths);
+  return out;
+}
 
 Proposer::Proposer(const Config& config, uint32_t vocab_size)
     : config_(config), vocab_size_(vocab_size), blender_(config_), builder_(config_) {}
@@ -191,8 +225,8 @@ void Proposer::learn(Request& r, uint32_t truth, bool root, int32_t hint_node) {
   const Histories h = histories(r);
   Chain own, shared, own_before, shared_before;
   const uint32_t* end = tokens + kMaxDepth;
-  blender_.match(h, end, available, own, shared);
-  if (config_.full) blender_.match(h, end - 1, available - 1, own_before, shared_before);
+  blender_.match(h, end, available, available, own, shared);
+  if (config_.full) blender_.match(h, end - 1, available - 1, available - 1, own_before, shared_before);
   blender_.learn(h, {end, available, &own, &shared, &own_before, &shared_before, root, &r.hint, hint_node}, truth);
 }
 
@@ -273,8 +307,29 @@ void Proposer::propose(uint64_t id, const int64_t* hint_tokens, const int32_t* h
   r.drafted = true;
 }
 
+// Writes tree_ to place `at` of the batch.
+void Proposer::write(size_t at, const StepOutput& out) const {
+  const size_t width = config_.draft_token_num, first = at * width;
+  bool* rows = out.mask + first * width;
+  std::memset(rows, 0, width * width);
+  for (size_t j = 0; j < width; ++j) {
+    // Places that are not needed repeat token 0 below the root; verified, they are never wrong.
+    const bool used = j < tree_.size;
+    const int32_t parent = used ? tree_.parent[j] : 0;
+    if (parent >= 0) std::memcpy(rows + j * width, rows + static_cast<size_t>(parent) * width, width);
+    rows[j * width + j] = true;
+    const bool drafted = used && j;
+    out.tokens[first + j] = used ? tree_.token[j] : 0;
+    out.parents[first + j] = used ? parent : -2;
+    out.probabilities[first + j] = used ? tree_.probability[j] : 0.0f;
+    out.sources[first + j] = drafted ? source_of(tree_.origin[j]) : kNoSource;
+    out.match_lengths[first + j] = drafted ? tree_.origin[j].k : 0;
+  }
+  out.sizes[at] = static_cast<int32_t>(tree_.size);
+}
+
 void Proposer::step(const uint64_t* ids, size_t count, const int64_t* tokens, const int64_t* offsets,
-                    const int64_t* hint_tokens, const int32_t* hint_parents, int64_t* draft, bool* mask, int32_t* parents, float* probabilities, int32_t* sizes) {
+                    const int64_t* hint_tokens, const int32_t* hint_parents, const StepOutput& out) {
   const size_t width = config_.draft_token_num;
   for (size_t i = 0; i < count; ++i) request(ids[i]);  // nothing changes if one is unknown
   for (size_t i = 0; i < count; ++i) {
@@ -283,20 +338,7 @@ void Proposer::step(const uint64_t* ids, size_t count, const int64_t* tokens, co
   for (size_t i = 0; i < count; ++i) {
     const size_t at = i * width;
     propose(ids[i], hint_tokens ? hint_tokens + at : nullptr, hint_tokens ? hint_parents + at : nullptr, tree_);
-    int64_t* token = draft + i * width;
-    bool* rows = mask + i * width * width;
-    std::memset(rows, 0, width * width);
-    for (size_t j = 0; j < width; ++j) {
-      // Places that are not needed repeat token 0 below the root; verified, they are never wrong.
-      const bool used = j < tree_.size;
-      const int32_t parent = used ? tree_.parent[j] : 0;
-      token[j] = used ? tree_.token[j] : 0;
-      if (parent >= 0) std::memcpy(rows + j * width, rows + static_cast<size_t>(parent) * width, width);
-      rows[j * width + j] = true;
-      if (parents) parents[i * width + j] = used ? parent : -2;
-      if (probabilities) probabilities[i * width + j] = used ? tree_.probability[j] : 0.0f;
-    }
-    sizes[i] = static_cast<int32_t>(tree_.size);
+    write(i, out);
   }
   if (count) enforce_bounds(ids[count - 1]);
 }

@@ -27,6 +27,24 @@ struct Counters {
   uint64_t pauses = 0, recoveries = 0, paused_steps = 0;
 };
 
+// Where step() writes n trees of W places. The Python class DraftBatch says what they hold.
+struct StepOutput {
+  int64_t* tokens;         // [n, W]
+  int32_t* parents;        // [n, W]
+  float* probabilities;    // [n, W]
+  int32_t* sizes;          // [n]
+  bool* mask;              // [n, W, W]
+  uint8_t* sources;        // [n, W]
+  uint8_t* match_lengths;  // [n, W]
+
+  // All of them one after the other in one block, in the order above.
+  static size_t bytes(size_t n, size_t width);
+  static StepOutput in(uint8_t* block, size_t n, size_t width);
+};
+
+// Values of StepOutput::sources.
+enum DraftSource : uint8_t { kNoSource, kRequestText, kSharedOutputs, kCorpus };
+
 class Proposer {
  public:
   Proposer(const Config& config, uint32_t vocab_size);
@@ -38,7 +56,7 @@ class Proposer {
   // Appends what the target model produced since the last call and drafts; see the Python module.
   // The hints may be null; else they are trees of draft_token_num places, parent -2: no node.
   void step(const uint64_t* ids, size_t count, const int64_t* tokens, const int64_t* offsets,
-            const int64_t* hint_tokens, const int32_t* hint_parents, int64_t* draft, bool* mask, int32_t* parents, float* probabilities, int32_t* sizes);
+            const int64_t* hint_tokens, const int32_t* hint_parents, const StepOutput& out);
 
   void append(uint64_t id, const int64_t* tokens, size_t count);
   void propose(uint64_t id, const int64_t* hint_tokens, const int32_t* hint_parents, DraftTree& tree);
@@ -92,6 +110,7 @@ class Proposer {
   void learn(Request& request, uint32_t truth, bool root, int32_t hint_node);
   Histories histories(const Request& request) const;
   uint32_t text(const Request& request, uint32_t* out) const;
+  void write(size_t at, const StepOutput& out) const;
   Request& request(uint64_t id);
 
   Config config_;

@@ -92,27 +92,64 @@ def _require_range(name: str, value: int, low: int, high: int) -> None:
         raise ValueError(f"{name} must be between {low} and {high}, not {value}")
 
 
-_NO_HINTS = (np.empty(0, np.int64), np.empty(0, np.int32))
+SOURCES = ("none", "request", "shared", "corpus")
+"""Names of the values of `DraftBatch.sources`."""
 
 
-@dataclass(frozen=True)
 class DraftBatch:
     """Draft trees of a batch of n requests, W = `draft_token_num` places each.
 
     Node 0 is the last real token; a node's parent stands before it. Places from `sizes[i]` on are
     padding: token 0 directly below the root, so a verifier that visits them is still right.
+    The arrays are views of one block of memory, made when they are asked for.
     """
 
-    tokens: np.ndarray
-    """int64 [n, W]."""
-    mask: np.ndarray
-    """bool [n, W, W]: node j is node i or one of its ancestors."""
-    parents: np.ndarray
-    """int32 [n, W]: -1 at the root, -2 at padding."""
-    probabilities: np.ndarray
-    """float32 [n, W]: estimated probability that the whole path to the node is accepted."""
-    sizes: np.ndarray
-    """int32 [n]: nodes in use, the root included."""
+    __slots__ = ("_block", "_n", "_width")
+
+    def __init__(self, n: int, width: int) -> None:
+        # One block and no view yet: making arrays would take as long as a draft does.
+        self._n, self._width = n, width
+        self._block = np.empty(n * (width * (18 + width) + 4), np.uint8)
+
+    def _view(self, dtype: type, offset: int, *shape: int) -> np.ndarray:
+        return np.ndarray((self._n, *shape), dtype, self._block, offset * self._n)
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """int64 [n, W]."""
+        return self._view(np.int64, 0, self._width)
+
+    @property
+    def parents(self) -> np.ndarray:
+        """int32 [n, W]: -1 at the root, -2 at padding."""
+        return self._view(np.int32, 8 * self._width, self._width)
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """float32 [n, W]: estimated probability that the whole path to the node is accepted."""
+        return self._view(np.float32, 12 * self._width, self._width)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """int32 [n]: nodes in use, the root included."""
+        return self._view(np.int32, 16 * self._width)
+
+    @property
+    def mask(self) -> np.ndarray:
+        """bool [n, W, W]: node j is node i or one of its ancestors."""
+        return self._view(np.bool_, 16 * self._width + 4, self._width, self._width)
+
+    @property
+    def sources(self) -> np.ndarray:
+        """uint8 [n, W]: which text contributed most to a node (`SOURCES`): the request's own, the
+        shared outputs or a hint; 0 at the root and at padding."""
+        return self._view(np.uint8, self._width * (16 + self._width) + 4, self._width)
+
+    @property
+    def match_lengths(self) -> np.ndarray:
+        """uint8 [n, W]: tokens of the suffix that contributed most; 0 for skips, pairs, order 0,
+        hints, the root and padding."""
+        return self._view(np.uint8, self._width * (17 + self._width) + 4, self._width)
 
 
 class DraftProposer:
@@ -201,27 +238,9 @@ class DraftProposer:
         source that is trusted as far as it proved right: int64 tokens [n, W] and int32 parents
         [n, W], node 0 the root, a parent before its children, -2 where there is no node.
         """
-        hint_tokens, hint_parents = _NO_HINTS if hints is None else hints
-        n, width = len(requests), self.config.draft_token_num
-        batch = DraftBatch(
-            tokens=np.empty((n, width), np.int64),
-            mask=np.empty((n, width, width), np.bool_),
-            parents=np.empty((n, width), np.int32),
-            probabilities=np.empty((n, width), np.float32),
-            sizes=np.empty(n, np.int32),
-        )
-        self._native.step(
-            requests,
-            tokens,
-            offsets,
-            hint_tokens.reshape(-1),
-            hint_parents.reshape(-1),
-            batch.tokens.reshape(-1),
-            batch.mask.reshape(-1),
-            batch.parents.reshape(-1),
-            batch.probabilities.reshape(-1),
-            batch.sizes,
-        )
+        batch = DraftBatch(len(requests), self.config.draft_token_num)
+        trees, parents = (None, None) if hints is None else (h.reshape(-1) for h in hints)
+        self._native.step(requests, tokens, offsets, trees, parents, batch._block)
         return batch
 
     def append(self, request: int, tokens: Sequence[int] | np.ndarray) -> None:
