@@ -5,8 +5,8 @@
 
 ``flip`` decides at random at every step: process the queued result before scheduling,
 just before launching, or after. Requests are long (chunked), constrained by a regular
-expression, ended by a stop token, by their length or by an abort, and more than the KV
-pool holds (retraction). Everything is drawn before the run from SEED, so that runs that
+expression, ended by a stop token, by their length or by an abort, and one is retracted
+every few steps. Everything is drawn before the run from SEED, so that runs that
 decide differently are given the same requests.
 """
 
@@ -22,7 +22,9 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.scheduler_in_process import SchedulerInProcess
 
-REQUESTS = 36
+REQUESTS = 28
+# Arrive at once, so that batches are wide.
+BURST = 8
 STOP_TOKENS = range(ord("a"), ord("k"))
 
 
@@ -45,6 +47,11 @@ def draw(seed: int) -> list[dict[str, Any]]:
                 "at": at,
                 "abort_after": rng.randrange(0, 25),
             }
+        )
+    for number in range(BURST):
+        ids = [rng.randrange(33, 127) for _ in range(45)]
+        drawn.append(
+            {"rid": f"length-burst-{number}", "kind": "length", "ids": ids, "new": 40, "at": at}
         )
     return drawn
 
@@ -158,6 +165,8 @@ def request(run: SchedulerInProcess, r: dict[str, Any]):
 
 def main(model: str, path: str, seed: int, way: str, flags: list[str]) -> None:
     os.environ["SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY"] = "1"
+    os.environ["SGLANG_TEST_RETRACT"] = "1"
+    os.environ["SGLANG_TEST_RETRACT_INTERVAL"] = "17"
     requests = draw(seed)
     retracted = [0]
     way_flags = {

@@ -161,7 +161,7 @@ def _refusals(cfg: Any) -> list[tuple[bool, str, str]]:
     # What switches overlap off comes first, so that the reason is named and not its
     # effect, --disable-overlap-schedule.
     from sglang.srt.environ import envs
-    from sglang.srt.utils import use_mlx
+    from sglang.srt.hardware_backend.mlx.runtime import use_mlx
 
     polling = (
         cfg.disaggregation_mode == "prefill"

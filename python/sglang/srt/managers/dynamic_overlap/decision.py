@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Iterable, NamedTuple
 
 from sglang.srt.managers.dynamic_overlap.config import DynamicOverlapConfig
-from sglang.srt.managers.dynamic_overlap.estimate import StepCost, hideable, saving
+from sglang.srt.managers.dynamic_overlap.estimate import StepCost, saving
 
 PHASES = ("prefill", "decode")
 PREFILL, DECODE = range(2)
@@ -23,6 +23,10 @@ BUCKETS = 33
 HEURISTIC = "heuristic"
 MEASURED = "measured"
 PROBE = "probe"
+
+# What one state measured stands while the other measures what it did then, but for
+# this share of a step. Traffic changes faster than probes come.
+DRIFT = 0.25
 
 
 class Proposal(NamedTuple):
@@ -51,6 +55,9 @@ class _Kind:
         "probe_at",
         "probe_left",
         "costs",
+        "waste",
+        "hideable",
+        "host",
     )
 
     def __init__(self, phase: int, bucket: int, overlap: bool, weight: float):
@@ -61,6 +68,10 @@ class _Kind:
         self.steps = self.changed_at = self.probe_left = self.probe_at = 0
         # [False]: processed at once; [True]: overlapped.
         self.costs = (StepCost(weight), StepCost(weight))
+        # Seen only while overlapping.
+        self.waste = 0.0
+        # What the state in use measured when the other was last tried.
+        self.hideable = self.host = 0.0
 
     def pair(self, least: int) -> tuple[StepCost, StepCost] | None:
         """(overlapped, drained), one standing in for the other while it is new."""
@@ -72,6 +83,17 @@ class _Kind:
         if overlapped.count < least:
             return drained, drained
         return overlapped, drained
+
+    def check_drift(self, in_use: bool) -> None:
+        """Forgets what the state not in use measured if times are no longer those."""
+        now, other = self.costs[in_use], self.costs[not in_use]
+        if other.count:
+            most = DRIFT * now.step
+            if (
+                abs(now.hideable - self.hideable) > most
+                or abs(now.host - self.host) > most
+            ):
+                other.forget()
 
 
 class OverlapDecisionMaker:
@@ -133,14 +155,22 @@ class OverlapDecisionMaker:
     ) -> None:
         """Take in the times of one finished step; see estimate.py for the terms."""
         kind = self._kinds[phase][size.bit_length()]
-        kind.costs[overlapped].add(schedule, launch, forward, process, waste)
+        cost = kind.costs[overlapped]
+        cost.add(schedule, launch, forward, process)
+        if overlapped:
+            kind.waste += self.config.ema_weight * (waste - kind.waste)
+        if overlapped == kind.overlap:
+            kind.check_drift(overlapped)
+        else:
+            in_use = kind.costs[kind.overlap]
+            kind.hideable, kind.host = in_use.hideable, in_use.host
         pair = kind.pair(self.config.min_samples)
         if pair is None:
             return
         threshold = self.config.min_gain
         if kind.overlap:
             threshold -= self.config.hysteresis
-        wanted = saving(*pair) >= threshold
+        wanted = saving(*pair, kind.waste) >= threshold
         if kind.measured:
             if wanted == kind.overlap:
                 # The wish may have passed before it was carried out.
@@ -161,6 +191,8 @@ class OverlapDecisionMaker:
             if kind.overlap != proposal.overlap:
                 self.switches += 1
             kind.overlap = proposal.overlap
+            other = kind.costs[not proposal.overlap]
+            kind.hideable, kind.host = other.hideable, other.host
             kind.changed_at = kind.steps
             kind.probe_left = 0
             if not kind.measured:
@@ -180,7 +212,7 @@ class OverlapDecisionMaker:
         if pair is None:
             return None
         overlapped, drained = pair
-        return hideable(overlapped), drained.schedule + drained.process
+        return overlapped.hideable, drained.host
 
     def kinds(self) -> Iterable[tuple[int, int]]:
         """(phase, smallest size) of every kind that has been decided for."""

@@ -33,7 +33,6 @@ class StepCost:
     Attributes:
         count: samples taken in, without the skipped ones.
         schedule, launch, forward, process: see the module.
-        waste: share of the rows that were computed for requests that had ended.
     """
 
     __slots__ = (
@@ -44,30 +43,24 @@ class StepCost:
         "launch",
         "forward",
         "process",
-        "waste",
     )
 
     def __init__(self, weight: float):
         self.weight = weight
         self.seen = self.count = 0
-        self.schedule = self.launch = self.forward = self.process = self.waste = 0.0
+        self.schedule = self.launch = self.forward = self.process = 0.0
 
     def add(
-        self,
-        schedule: float,
-        launch: float,
-        forward: float,
-        process: float,
-        waste: float,
+        self, schedule: float, launch: float, forward: float, process: float
     ) -> None:
-        """Take in one step; seconds, and for ``waste`` a share."""
+        """Take in one step, in seconds."""
         self.seen += 1
         if self.seen <= SKIPPED:
             return
         self.count = count = self.count + 1
         if count == 1:
             self.schedule, self.launch = schedule, launch
-            self.forward, self.process, self.waste = forward, process, waste
+            self.forward, self.process = forward, process
             return
         weight = self.weight
         if weight * count < 1:
@@ -80,25 +73,39 @@ class StepCost:
         self.forward = value + weight * (min(forward, CLIP * value) - value)
         value = self.process
         self.process = value + weight * (min(process, CLIP * value) - value)
-        # A share is bounded by itself.
-        self.waste += weight * (waste - self.waste)
+
+    def forget(self) -> None:
+        """Starts anew; what compiles has been compiled."""
+        self.count = 0
+
+    @property
+    def hideable(self) -> float:
+        """Seconds of forward pass that a launch leaves for the host to use."""
+        return max(0.0, self.forward - self.launch)
+
+    @property
+    def host(self) -> float:
+        """Seconds of host time that could run under a forward pass."""
+        return self.schedule + self.process
+
+    @property
+    def step(self) -> float:
+        """Seconds of a step whose result is processed at once."""
+        return self.schedule + self.process + max(self.launch, self.forward)
 
 
-def hideable(overlapped: StepCost) -> float:
-    """Seconds of forward pass that a launch leaves for the host to use."""
-    return max(0.0, overlapped.forward - overlapped.launch)
-
-
-def saving(overlapped: StepCost, drained: StepCost) -> float:
+def saving(overlapped: StepCost, drained: StepCost, waste: float) -> float:
     """Share of the time per useful row that overlapping saves; negative: costs.
 
-    Each argument supplies what is true in its state: the first the forward time and
-    the waste, the second the host time that would be exposed. Both may be the same.
+    Each state supplies what is true in it: the first the forward time, the second the
+    host time that would be exposed. Both may be the same.
+
+    Args:
+        waste: share of the rows that overlapping computes for requests that have
+            ended.
     """
-    host = drained.schedule + drained.process
-    step = host + max(drained.launch, drained.forward)
-    useful = 1.0 - overlapped.waste
+    step, useful = drained.step, 1.0 - waste
     if step <= 0 or useful <= 0:
         return 0.0
-    hidden = min(hideable(overlapped), host)
+    hidden = min(overlapped.hideable, drained.host)
     return 1.0 - (1.0 - hidden / step) / useful
