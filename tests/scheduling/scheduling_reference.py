@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """The order by its definition: match everything afresh, sort everything.
 
-Written from the description in docs/scheduling.md, without the code under test.
+Written from the description in docs/scheduling.md.
 Arrivals, costs and who has aged are kept here, from what entered the queue.
 """
 
 from __future__ import annotations
 
+from array import array
+from types import SimpleNamespace
 from typing import Any
+
+from sglang.srt.managers.prefix_order.fcfs_cost import FcfsCosts
 
 CHECK = SHARE = 32
 
@@ -30,14 +34,13 @@ class Reference:
         self.priority_sign = priority_sign
         self.arrival: dict[Any, int] = {}
         self.aged: set[Any] = set()
-        # Stays by arrival: [request, arrival number, clock, left?, cost].
+        # Stays by arrival: [request, number, clock, left?, tokens, skips at first].
         self.stays: list[list[Any]] = []
         self._entering: list[tuple[Any, bool]] = []
         self._passed = 0
         self.calls = 0
         self._next = 0
         self._first = 0
-        self._skips: dict[Any, int] = {}
         # Hinted prefixes by name: (extra key with the adapter, salt, tokens).
         self.hints: dict[str, tuple[Any, Any, list[int]]] = {}
 
@@ -67,7 +70,6 @@ class Reference:
                 stay[3] = True
         self.aged.discard(req)
         self.arrival.pop(req, None)
-        self._skips.pop(req, None)
 
     def _enter_all(self, clock: int) -> None:
         for req, first in self._entering:
@@ -80,7 +82,8 @@ class Reference:
             since = req.arrival_processed_tokens if self.aging == "tokens" else clock
             # Before all whose turn has not come yet, or behind all.
             at = self._passed if first else len(self.stays)
-            self.stays.insert(at, [req, number, since, False, 0])
+            tokens = list(req.origin_input_ids + req.output_ids)
+            self.stays.insert(at, [req, number, since, False, tokens, None])
         self._entering = []
 
     def order(self) -> list[Any]:
@@ -99,7 +102,9 @@ class Reference:
                 if group in seen:
                     waits.add(req)
                 seen.add(group)
-        self._skips = {req: skips for req, (_, skips) in truth.items()}
+        for stay in self.stays:
+            if stay[5] is None and not stay[3]:
+                stay[5] = truth[stay[0]][1]
         if self.aging != "off":
             self._age(clock)
 
@@ -118,11 +123,11 @@ class Reference:
     def _age(self, clock: int) -> None:
         """Replay fcfs over all stays, by arrival, and age up to the first that may not.
 
-        A request's cost is what it had left to compute at its last call.
+        What a request costs under fcfs is an estimate with tests of its own.
         """
         fcfs = 0
-        for index, stay in enumerate(self.stays):
-            req, number, since, gone, cost = stay
+        costs = FcfsCosts(self.world.capacity)
+        for index, (req, number, since, gone, tokens, skips) in enumerate(self.stays):
             start = max(fcfs, since)
             if not gone and req not in self.aged:
                 wait = 0 if number < 0 else start - since
@@ -130,16 +135,10 @@ class Reference:
                     self._passed = index
                     return
                 self.aged.add(req)
-                stay[4] = self._left(req)
-            fcfs = start + stay[4]
+            stay = SimpleNamespace(
+                tokens=array("q", tokens),
+                first_skips=skips,
+                namespace=(req.extra_key, req.cache_salt or None),
+            )
+            fcfs = start + costs.next_cost(stay, ahead=start - since)
         self._passed = len(self.stays)
-
-    def note_costs(self) -> None:
-        """After a call: what each waiting request would cost if it ran now."""
-        for stay in self.stays:
-            if not stay[3] and stay[0] not in self.aged:
-                stay[4] = self._left(stay[0])
-
-    def _left(self, req: Any) -> int:
-        total = len(req.origin_input_ids) + len(req.output_ids)
-        return max(1, total - self._skips.get(req, 0))

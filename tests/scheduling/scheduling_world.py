@@ -73,6 +73,7 @@ class World:
     def __init__(self, cache: Any, policy: Any):
         self.cache = cache
         self.policy = policy
+        self.capacity = cache.token_to_kv_pool_allocator.size
         self.waiting: list[Req] = []
         self.processed = 0
         self._made = 0

@@ -4,7 +4,7 @@
 Requests age in the order of their arrival: the oldest one that has not aged does
 so when the clock reaches ``arrival + aging_limit + aging_factor * W``. W is the
 wait that fcfs would have given it, kept as fcfs's virtual clock over what the
-requests before it really cost (prefill tokens not taken from the cache):
+requests before it would have cost under fcfs (``fcfs_cost.py``):
 ``start = max(arrival, start of the one before + its cost)``, W = start - arrival.
 So the longest wait stays near ``aging_factor`` times that of fcfs at any load,
 without a time limit to tune. The clock is prefill tokens or policy calls, which
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import deque
 
 from sglang.srt.managers.prefix_order.entry import Entry
+from sglang.srt.managers.prefix_order.fcfs_cost import FcfsCosts
 
 
 class Aging:
@@ -25,11 +26,13 @@ class Aging:
         limit: fixed part of the waiting limit, in units of the clock.
         factor: how many times its fcfs wait a request may wait; 0 for a clock
             in which costs are not counted.
+        capacity: tokens that the prefix cache holds.
     """
 
-    def __init__(self, limit: int, factor: float):
+    def __init__(self, limit: int, factor: float, capacity: int):
         self._limit = limit
         self._factor = factor
+        self._costs = FcfsCosts(capacity)
         # By arrival; a request that left stays until all before it left or aged.
         self._line: deque[Entry] = deque()
         # When fcfs would start the first one in line.
@@ -55,5 +58,6 @@ class Aging:
                 entry.aged = True
                 aged.append(entry)
             self._line.popleft()
-            self._fcfs_clock = start + entry.uncached
+            cost = self._costs.next_cost(entry, ahead=start - entry.arrival)
+            self._fcfs_clock = start + cost
         return aged

@@ -26,6 +26,7 @@ class Entry:
     __slots__ = (
         "aged",
         "arrival",
+        "first_skips",
         "group",
         "gone",
         "growth",
@@ -65,6 +66,8 @@ class Entry:
         self.matched: Optional[int] = None
         # Tokens its prefill would skip.
         self.skips = 0
+        # The same at its first match.
+        self.first_skips: Optional[int] = None
         # Tokens of its longest hinted prefix (--cache-warming-mode tree).
         self.hinted = 0
         # Few enough cached tokens that waiting for a sibling to be cached pays.
@@ -84,8 +87,3 @@ class Entry:
         self.gone = False
         self.aged = False
         self.key: Optional[SortKey] = None
-
-    @property
-    def uncached(self) -> int:
-        """Tokens left to prefill, by the last match; never less than one."""
-        return max(1, len(self.tokens) - self.skips)

@@ -77,6 +77,7 @@ def create_prefix_order(policy: SchedulePolicy) -> Optional[PrefixOrder]:
         ),
         sibling_share=upstream.IN_BATCH_PREFIX_CACHING_DEPRIORITIZE_THRESHOLD,
         full_match_limit=upstream.WAITING_QUEUE_PREFIX_MATCH_MAX,
+        capacity=tree_cache.token_to_kv_pool_allocator.size,
         priority_sign=policy.priority_sign if policy.enable_priority_scheduling else 0,
         sweeping=sweeping,
     )

@@ -57,6 +57,7 @@ class PrefixOrder:
         sibling_share: siblings share at least this many first tokens.
         full_match_limit: without ``incremental``, the queue length above which
             the order is by arrival.
+        capacity: tokens that the device pool holds.
         priority_sign: 1 if low priority values run first, -1 if high ones do,
             0 to ignore priorities.
         sweeping: the tree changes in ways the watch does not see (SWA or Mamba
@@ -74,6 +75,7 @@ class PrefixOrder:
         sibling_check: int,
         sibling_share: int,
         full_match_limit: int,
+        capacity: int,
         priority_sign: int = 0,
         sweeping: bool = False,
     ):
@@ -110,7 +112,7 @@ class PrefixOrder:
         if config.aging != "off":
             # A pass says nothing about costs, so there fcfs's wait is unknown.
             factor = config.aging_factor if config.aging == "tokens" else 0.0
-            self._aging = Aging(config.aging_limit, factor)
+            self._aging = Aging(config.aging_limit, factor, capacity)
 
     # ---- the call -----------------------------------------------------
 
@@ -225,6 +227,8 @@ class PrefixOrder:
         # The order goes by what the request would skip, the watch by where the
         # match ended, which may be further: the last token is always computed.
         entry.skips = req.num_matched_prefix_tokens
+        if entry.first_skips is None:
+            entry.first_skips = entry.skips
         entry.matched = req.prefix_len + req.host_hit_length
         entry.host_hit = req.host_hit_length > 0
         entry.nodes = node_ids_of(result)
