@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from common import cli, progress, result
 
-from . import proposers, report
-from .replay import Outcome, batch_step_ms, geometric_mean, replay
+from . import proposers, report, scale, targets
+from .proposers import DEFAULT
+from .replay import BATCH, Outcome, batch_step_ms, geometric_mean, replay
 from .samples import Sample, load_tokenizer, read_samples
 from .workloads import WORKLOADS, built_in
 
@@ -23,13 +25,14 @@ examples:
   %(prog)s                                        built-in workloads, small
   %(prog)s --replay outputs.jsonl.gz              60 requests a set, width 12
   %(prog)s --replay outputs.jsonl.gz --full       all requests, widths 4, 8, 12 and 16
-  %(prog)s --proposers full,arctic --threshold 0.15 --replay outputs.jsonl.gz
+  %(prog)s --replay outputs.jsonl.gz --check      exit code 1 if a target is missed
+  %(prog)s --proposers full@0.05,full@0.15,arctic --replay outputs.jsonl.gz
+  %(prog)s --scale                                cost against the length of hostile texts
   %(prog)s --engine                               a real server, with and without
 """
 
 QUICK_REQUESTS = 60
 FULL_WIDTHS = [4, 8, 12, 16]
-BATCH = 64
 BATCH_SAMPLES = 160
 
 
@@ -48,7 +51,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     what.add_argument(
         "--workloads",
-        type=cli.comma_list,
+        type=cli.words_of("workload", WORKLOADS),
         default=None,
         metavar="A,B",
         help=f"built-in workloads: {', '.join(WORKLOADS)} (default: all without --replay)",
@@ -64,9 +67,10 @@ def arguments() -> argparse.ArgumentParser:
     how.add_argument(
         "--proposers",
         type=cli.comma_list,
-        default=list(proposers.DEFAULT),
+        default=None,
         metavar="A,B",
-        help="; ".join(f"{name}: {text}" for name, (_, text) in proposers.PROPOSERS.items()),
+        help="; ".join(f"{name}: {text}" for name, (_, text) in proposers.PROPOSERS.items())
+        + ". NAME@P drafts nothing less probable than P (of the path; arctic: of the token)",
     )
     how.add_argument(
         "--widths",
@@ -75,14 +79,18 @@ def arguments() -> argparse.ArgumentParser:
         help="nodes of a draft tree, the root included (default: 12; 4,8,12,16 with --full)",
     )
     how.add_argument(
-        "--threshold",
-        type=_share,
-        default=0.0,
-        metavar="P",
-        help="least path probability of full, fast and sam-chain, and token probability of arctic "
-        "(0: each one's default)",
+        "--check",
+        action="store_true",
+        help="compare full and fast with the project's targets (width 12, arctic in the run)",
     )
-    how.add_argument(
+    instead = how.add_mutually_exclusive_group()
+    instead.add_argument(
+        "--scale",
+        action="store_true",
+        help="measure instead how cost grows with hostile texts of up to 128k tokens "
+        "(default proposers: full, fast and arctic)",
+    )
+    instead.add_argument(
         "--engine",
         action="store_true",
         help="measure a real server with SmolLM2 instead: plain, upstream NGRAM, and this one",
@@ -91,23 +99,15 @@ def arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _share(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1")
-    return value
-
-
 def run(options: argparse.Namespace) -> int:
     """Runs what the options ask for; returns the exit code."""
     if options.engine:
         from . import engine
 
         return engine.run(options)
-    names = _available(proposers.check_names(options.proposers))
+    names = _available(options.proposers or (scale.PROPOSERS if options.scale else DEFAULT))
+    if options.scale:
+        return scale.run(options, names)
     sets = _sets(options)
     widths = options.widths or (FULL_WIDTHS if options.full else [12])
     if max(widths) > 64:
@@ -117,26 +117,25 @@ def run(options: argparse.Namespace) -> int:
         for width in widths:
             for name in names:
                 bar.start(f"{name}, width {width}")
-                rows += _measure(name, width, options.threshold, sets)
+                rows += _measure(name, width, sets)
                 bar.finish()
     report.show(rows, widths)
     if options.json:
         settings = {
             "sets": {name: len(samples) for name, samples in sets.items()},
-            "threshold": options.threshold,
             "batch": BATCH,
             "seed": options.seed,
         }
         result.write(options.json, result.document("spec_decode", settings, rows))
     if options.plot:
         report.plot(options.plot, rows)
-    return cli.EXIT_OK
+    return targets.check(rows) if options.check else cli.EXIT_OK
 
 
-def _available(names: list[str]) -> list[str]:
+def _available(names: Sequence[str]) -> list[str]:
     kept = []
     for name in names:
-        reason = proposers.missing(name)
+        reason = proposers.missing(proposers.parse(name)[0])
         if reason is None:
             kept.append(name)
         else:
@@ -155,8 +154,6 @@ def _sets(options: argparse.Namespace) -> dict[str, list[Sample]]:
     if chosen is None:
         chosen = [] if options.replay else list(WORKLOADS)
     for name in chosen:
-        if name not in WORKLOADS:
-            raise cli.BenchError(f"no workload {name!r}; choose from {', '.join(WORKLOADS)}")
         sets[name] = built_in(name, limit or 200, options.seed)
     if options.sets:
         unknown = [name for name in options.sets if name not in sets]
@@ -166,14 +163,12 @@ def _sets(options: argparse.Namespace) -> dict[str, list[Sample]]:
     return sets
 
 
-def _measure(
-    name: str, width: int, threshold: float, sets: dict[str, list[Sample]]
-) -> list[dict[str, Any]]:
+def _measure(name: str, width: int, sets: dict[str, list[Sample]]) -> list[dict[str, Any]]:
     """One row a set and one of all sets, with the cost of a step of a batch."""
     rows = []
     outcomes = []
     for dataset, samples in sets.items():
-        outcomes.append(replay(proposers.create(name, width, threshold), dataset, samples))
+        outcomes.append(replay(proposers.create(name, width), dataset, samples))
         rows.append(outcomes[-1].row())
     total = Outcome(name, report.ALL_SETS, width)
     for outcome in outcomes:
@@ -181,7 +176,7 @@ def _measure(
     longest = max(sets.values(), key=len)
     mixed = [s for group in sets.values() for s in group[: BATCH_SAMPLES // len(sets) + 1]]
     batch = batch_step_ms(
-        proposers.create(name, width, threshold), mixed if len(mixed) > BATCH else longest, BATCH
+        proposers.create(name, width), mixed if len(mixed) > BATCH else longest, BATCH
     )
     row = total.row()
     row["mal"] = geometric_mean([outcome.mal for outcome in outcomes])

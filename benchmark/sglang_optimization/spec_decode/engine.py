@@ -1,50 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
 """``--engine``: tokens a second of a real server, plain and with drafts.
 
-One server an arm, one after the other, the same prompts in the same order, greedy. Answers are
+All arms are up at once and take turns: in every round each answers the same prompts, alone on the
+machine, so that a slow minute meets all of them. Prompts differ between rounds, as they do in
+service: no arm profits from having answered the very same prompt before. Greedy, and answers are
 compared: an arm whose output differs from plain decoding fails the run.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from common import cli, progress, result, table
+from common import cli, progress, result, stats, table
 from harness import ClosedLoop, Request, Server, ServerSpec, drive, require_success, serve
 
+from .engine_prompts import WORKLOADS
+
 ROOT = Path(__file__).resolve().parents[3]
-BASE = {"dtype": "float32", "enable_metrics": True, "random_seed": 1, "sleep_on_idle": True}
+BASE = {
+    "dtype": "float32",
+    "enable_metrics": True,
+    "random_seed": 1,
+    "sleep_on_idle": True,  # servers that wait must leave the cores to the one measured
+    "max_total_tokens": 8192,
+    "context_length": 4096,
+}
 NGRAM = {"speculative_algorithm": "NGRAM"}
 SAM = {**NGRAM, "speculative_ngram_use_sam": True}
 ARMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "upstream NGRAM": NGRAM,
     "SAM fast": {**SAM, "speculative_ngram_sam_mode": "fast"},
-    "SAM full": SAM,
-}
-TEXT = (
-    "def mean(values):\n    total = 0\n    for value in values:\n        total += value\n"
-    "    return total / len(values)\n\n"
-)
-# Workload -> what the user asks; a copying one, a repetitive one and one with nothing to copy.
-PROMPTS = {
-    "copy": ["Repeat this code exactly:\n" + TEXT * 2, "Copy this code word for word:\n" + TEXT],
-    "list": [
-        "Write the numbers from one to thirty, each on its own line as 'number: N'.",
-        "List the days of the week, then list them again, five times.",
-    ],
-    "prose": ["Tell me a short story about a lighthouse.", "Why is the sky blue?"],
+    "SAM full": {**SAM, "speculative_ngram_sam_mode": "full"},
 }
 COLUMNS = (
     table.Column("workload", "workload", text=True),
-    table.Column("arm", "arm", text=True),
     table.Column("concurrency", "at a time"),
+    table.Column("arm", "arm", text=True),
     table.Column("tokens_per_s", "tokens/s", table.number(1)),
     table.Column("versus_plain", "against plain", table.ratio),
     table.Column("accept_length", "accept length", table.number(2)),
@@ -52,35 +51,71 @@ COLUMNS = (
 )
 
 
+@dataclass
+class _Sums:
+    """One arm on one workload over all rounds."""
+
+    tokens: float = 0
+    steps: float = 0
+    requests: int = 0
+    rates: list[float] = field(default_factory=list)  # tokens/s, one a round
+    outputs: list[list[str]] = field(default_factory=list)
+
+    def row(self, plain: _Sums) -> dict[str, Any]:
+        pairs = zip(self.rates, plain.rates, strict=True)
+        return {
+            "tokens_per_s": stats.median(self.rates),
+            "versus_plain": stats.median([mine / its for mine, its in pairs]),
+            "accept_length": (self.tokens - self.requests) / self.steps if self.steps else None,
+            "equal": "yes" if self.outputs == plain.outputs else "NO",
+            "rates": self.rates,
+        }
+
+
 def run(options: argparse.Namespace) -> int:
     """Measures every arm; exit code 1 if an output differs from plain decoding."""
-    new_tokens, repeats = (160, 3) if options.full else (64, 1)
-    spec = ServerSpec(_model(), flags=BASE, ready_timeout_s=600)
-    rows: list[dict[str, Any]] = []
-    plain: dict[tuple[str, int], tuple[list, float]] = {}
-    with progress.steps(len(ARMS)) as bar:
-        for arm, flags in ARMS.items():
-            bar.start(arm)
-            one = replace(spec.with_flags(**flags), name=arm.replace(" ", "-").lower())
-            with serve(one, log_dir=ROOT / "build" / "logs", report=progress.note) as (server,):
-                server.generate("warm up " * 20, max_new_tokens=8)
-                for workload, prompts in PROMPTS.items():
-                    for concurrency in (1, 4) if options.full else (1,):
-                        row, outputs = _measure(server, prompts * repeats, new_tokens, concurrency)
-                        key = (workload, concurrency)
-                        reference, rate = plain.setdefault(key, (outputs, row["tokens_per_s"]))
-                        row |= {
-                            "workload": workload,
-                            "arm": arm,
-                            "versus_plain": row["tokens_per_s"] / rate,
-                            "equal": "yes" if outputs == reference else "NO",
-                        }
-                        rows.append(row)
-            bar.finish()
-    rows.sort(key=lambda row: (list(PROMPTS).index(row["workload"]), row["concurrency"]))
-    table.show("Served with SmolLM2-135M-Instruct, greedy, float32", COLUMNS, rows)
+    rounds, new_tokens = (3, 64) if options.full else (1, 48)
+    plan = [(name, 1) for name in WORKLOADS]
+    if options.full:
+        plan.append(("copy", 4))
+    specs = [
+        replace(
+            ServerSpec(_model(), flags={**BASE, **flags}, ready_timeout_s=900),
+            name=arm.replace(" ", "-").lower(),
+        )
+        for arm, flags in ARMS.items()
+    ]
+    sums = {(work, at_a_time, arm): _Sums() for work, at_a_time in plan for arm in ARMS}
+    with (
+        progress.steps(1 + rounds * len(plan)) as bar,
+        serve(*specs, log_dir=ROOT / "build" / "logs", report=progress.note) as servers,
+    ):
+        bar.start("warm up")
+        for server in servers:
+            server.generate("one two three four " * 20, max_new_tokens=16)
+        bar.finish()
+        for number in range(rounds):
+            for workload, at_a_time in plan:
+                bar.start(f"round {number + 1}: {workload}, {at_a_time} at a time")
+                rng = random.Random(f"{options.seed}/{number}/{workload}/{at_a_time}")
+                asked = [WORKLOADS[workload](rng) for _ in range(at_a_time)]
+                requests = [Request(({"role": "user", "content": a},), new_tokens) for a in asked]
+                for arm, server in zip(ARMS, servers, strict=True):
+                    _measure(server, requests, at_a_time, sums[workload, at_a_time, arm])
+                bar.finish()
+    rows = [
+        {"workload": work, "concurrency": at_a_time, "arm": arm}
+        | sums[work, at_a_time, arm].row(sums[work, at_a_time, "plain"])
+        for work, at_a_time, arm in sums
+    ]
+    table.show(
+        "Served with SmolLM2-135M-Instruct, greedy, float32",
+        COLUMNS,
+        rows,
+        note="medians of the rounds; against plain: within the same round",
+    )
     if options.json:
-        settings = {"new_tokens": new_tokens, "repeats": repeats, "flags": BASE}
+        settings = {"rounds": rounds, "new_tokens": new_tokens, "flags": BASE, "arms": ARMS}
         result.write(options.json, result.document("spec_decode_engine", settings, rows))
     return cli.EXIT_OK if all(row["equal"] == "yes" for row in rows) else cli.EXIT_FAILED
 
@@ -97,26 +132,16 @@ def _model() -> Path:
         raise cli.BenchError(str(error)) from error
 
 
-def _measure(
-    server: Server, prompts: Sequence[str], new_tokens: int, concurrency: int
-) -> tuple[dict[str, Any], list]:
-    """Tokens a second and tokens a decoding step over the prompts, and their outputs."""
-    requests = [Request(({"role": "user", "content": text},), new_tokens) for text in prompts]
-    server.flush_cache()
-    before = server.metrics()
-    began = time.perf_counter()
-    results = drive(server.url, requests, ClosedLoop(concurrency))
-    spent = time.perf_counter() - began
+def _measure(server: Server, requests: Sequence[Request], at_a_time: int, sums: _Sums) -> None:
+    """One arm's turn: all requests, ``at_a_time`` together."""
+    with server.measured() as scrape:
+        began = time.perf_counter()
+        results = drive(server.url, requests, ClosedLoop(at_a_time))
+        spent = time.perf_counter() - began
     require_success(results)
-    after = server.metrics()
-    tokens = after.total("sglang:generation_tokens_total") - before.total(
-        "sglang:generation_tokens_total"
-    )
-    steps = after.total("sglang:spec_verify_calls_total") - before.total(
-        "sglang:spec_verify_calls_total"
-    )
-    return {
-        "concurrency": concurrency,
-        "tokens_per_s": tokens / spent,
-        "accept_length": (tokens - len(requests)) / steps if steps else None,
-    }, [r.text for r in results]
+    tokens = sum(r.completion_tokens for r in results)
+    sums.tokens += tokens
+    sums.steps += scrape[0].get("sglang:spec_verify_calls_total")
+    sums.requests += len(requests)
+    sums.rates.append(tokens / spent)
+    sums.outputs.append([r.text for r in results])

@@ -25,7 +25,31 @@ PROPOSERS: dict[str, tuple[Callable[[int, float], Proposer], str]] = {
     "prompt-lookup": (lookup.prompt_lookup, "prompt lookup: 3 tokens down to 1, their first place"),
     "arctic": (arctic.local_and_global, "Arctic suffix decoding: tree, local and global"),
 }
-DEFAULT = tuple(PROPOSERS)
+WITH_THRESHOLD = ("full", "fast", "sam-chain", "arctic")
+# With a threshold, `full` drafts as sparingly as Arctic does.
+DEFAULT = ("full", "full@0.15", *(name for name in PROPOSERS if name != "full"))
+
+
+def parse(choice: str) -> tuple[str, float]:
+    """Name and threshold of ``NAME`` or ``NAME@P``, P from 0 to 1 (0: the proposer's default).
+
+    Raises:
+        BenchError: an unknown name, or no such threshold.
+    """
+    name, _, share = choice.partition("@")
+    if name not in PROPOSERS:
+        raise BenchError(f"no proposer {name!r}; choose from {', '.join(PROPOSERS)}")
+    if not share and choice == name:
+        return name, 0.0
+    try:
+        threshold = float(share)
+    except ValueError:
+        threshold = -1.0
+    if not 0 <= threshold <= 1:
+        raise BenchError(f"{choice!r}: {share!r} is not a threshold between 0 and 1")
+    if name not in WITH_THRESHOLD:
+        raise BenchError(f"{name} has no threshold; {', '.join(WITH_THRESHOLD)} have")
+    return name, threshold
 
 
 def missing(name: str) -> str | None:
@@ -37,15 +61,9 @@ def missing(name: str) -> str | None:
     return arctic.missing() if name == "arctic" else None
 
 
-def check_names(names: list[str]) -> list[str]:
-    """Raises BenchError on an unknown name, listing the known ones."""
-    for name in names:
-        if name not in PROPOSERS:
-            raise BenchError(f"no proposer {name!r}; choose from {', '.join(PROPOSERS)}")
-    return names
-
-
-def create(name: str, width: int, threshold: float) -> Proposer:
+def create(choice: str, width: int) -> Proposer:
+    """The proposer of ``NAME`` or ``NAME@P``."""
+    name, threshold = parse(choice)
     proposer = PROPOSERS[name][0](width, threshold)
-    proposer.name = name
+    proposer.name = choice
     return proposer

@@ -16,6 +16,8 @@ from time import process_time
 from .drafts import Proposer, accepted
 from .samples import Sample
 
+BATCH = 64  # requests that decode together in the measured step
+
 _SUMS = (
     "requests",
     "prompt_tokens",
