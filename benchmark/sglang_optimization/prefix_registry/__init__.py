@@ -1,0 +1,10 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures the cross-instance prefix registry.
+
+* ``tree``       a real tree with events on, without a model (also used by the tests)
+* ``tables``     registering, removing and looking up, beside Dynamo's radix tree
+* ``transport``  a publisher process and a reader: throughput, lag, recovery
+* ``worker``     that publisher process
+* ``cost``       what publishing costs the scheduler's thread
+* ``command``    options; ``report`` tables, findings and plot
+"""
