@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-import json
-import random
-import threading
-import time
-
 import pytest
 
 from harness import ClosedLoop, Request, drive, require_success
+from support.speculation import (
+    Abandoned,
+    assert_json_schema_is_kept,
+    assert_retraction_changes_nothing,
+    varied_prompts,
+)
 
 from .conftest import make_prompts
 from .eagle_head import make_eagle_head
@@ -21,14 +22,8 @@ COMMON = {"chunked_prefill_size": 64, "max_total_tokens": 2048}
 NGRAM = {**COMMON, "speculative_algorithm": "NGRAM", "schedule_conservativeness": 0.1}
 
 
-def varied_prompts() -> list[list[int]]:
-    """Repetitive and random prompts from 1 to 200 tokens: long, short and failed drafts."""
-    rng = random.Random(21)
-    prompts = []
-    for length in (1, 2, 5, 17, 30, 64, 65, 100, 128, 200, 40, 41, 42, 3, 90, 150):
-        phrase = [rng.randrange(33, 127) for _ in range(rng.choice((1, 3, 8, 500)))]
-        prompts.append((phrase * 200)[:length])
-    return prompts
+LENGTHS = (1, 2, 5, 17, 30, 64, 65, 100, 128, 200, 40, 41, 42, 3, 90, 150)
+PROMPTS = varied_prompts(21, LENGTHS)
 
 
 @pytest.fixture(scope="module", params=["ngram", "standalone", "eagle"])
@@ -38,7 +33,7 @@ def speculating(request, serve_with, plain_output, tiny_model, tmp_path_factory)
     NGRAM drafts irregular trees; STANDALONE a chain, with the target as its own draft model
     and pages of 4; EAGLE a tree of two branches a level, with a random head.
     """
-    outputs = [plain_output(p, 24) for p in varied_prompts()]
+    outputs = [plain_output(p, 24) for p in PROMPTS]
     if request.param == "ngram":
         flags = NGRAM
     elif request.param == "standalone":
@@ -70,13 +65,13 @@ def test_output_is_the_same_alone(speculating, tiny_model):
     name, server, outputs = speculating
     assert server.server_info()["disable_overlap_schedule"] is False
     lengths = []
-    for prompt, output in zip(varied_prompts(), outputs, strict=True):
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
         answer = server.generate(prompt, 24, ignore_eos=True)
         assert answer["output_ids"] == output
         lengths.append(answer["meta_info"]["spec_accept_length"])
     assert max(lengths) > 1
     if name == "standalone":
-        drafted = chain_accept_lengths(tiny_model, varied_prompts(), outputs, steps=3)
+        drafted = chain_accept_lengths(tiny_model, PROMPTS, outputs, steps=3)
         assert lengths == pytest.approx(drafted)
 
 
@@ -116,7 +111,7 @@ def chain_accept_lengths(model_path, prompts, outputs, *, steps):
 def test_output_is_the_same_in_batches(speculating, concurrency):
     _, server, outputs = speculating
     server.flush_cache()
-    requests = [Request(p, 24, sampling={"ignore_eos": True}) for p in varied_prompts()]
+    requests = [Request(p, 24, sampling={"ignore_eos": True}) for p in PROMPTS]
     results = drive(server.url, requests, ClosedLoop(concurrency))
     require_success(results)
     assert [r.output_ids for r in results] == outputs
@@ -124,56 +119,30 @@ def test_output_is_the_same_in_batches(speculating, concurrency):
 
 def test_prefix_hits_change_nothing(speculating):
     _, server, outputs = speculating
-    prompts = varied_prompts()
     hits = 0
-    for prompt, output in zip(prompts, outputs, strict=True):
+    for prompt, output in zip(PROMPTS, outputs, strict=True):
         answer = server.generate(prompt, 24, ignore_eos=True)
         assert answer["output_ids"] == output
         hits += answer["meta_info"]["cached_tokens"]
-    assert hits > sum(map(len, prompts)) / 2
+    assert hits > sum(map(len, PROMPTS)) / 2
 
 
 def test_json_schema_stays_valid(speculating):
-    _, server, _ = speculating
-    schema = {
-        "type": "object",
-        "properties": {"size": {"enum": ["s", "m", "l"]}, "count": {"enum": [1, 2]}},
-        "required": ["size", "count"],
-        "additionalProperties": False,
-    }
-    answer = server.generate("An order: ", 80, json_schema=json.dumps(schema))
-    assert answer["meta_info"]["finish_reason"]["type"] == "stop"
-    assert set(json.loads(answer["text"])) == {"size", "count"}
+    assert_json_schema_is_kept(speculating[1])
 
 
 def test_sampling_serves(speculating):
     _, server, _ = speculating
-    prompt = varied_prompts()[9]
+    prompt = PROMPTS[9]
     answer = server.generate(prompt, 16, temperature=0.8, top_p=0.9, top_k=40, ignore_eos=True)
     assert len(answer["output_ids"]) == 16
 
 
 def test_abort_leaves_the_others_alone(speculating):
     _, server, outputs = speculating
-    answer = {}
-    body = {
-        "rid": "gone",
-        "text": "x",
-        "sampling_params": {"temperature": 0, "max_new_tokens": 1500, "ignore_eos": True},
-    }
-    thread = threading.Thread(
-        target=lambda: answer.update(server.post("/generate", body, timeout=300))
-    )
-    thread.start()
-    time.sleep(1.0)
-    prompts = varied_prompts()
-    assert server.generate(prompts[7], 24, ignore_eos=True)["output_ids"] == outputs[7]
-    deadline = time.monotonic() + 120
-    while thread.is_alive() and time.monotonic() < deadline:
-        server.request("POST", "/abort_request", json={"rid": "gone"})
-        thread.join(0.5)
-    assert answer["meta_info"]["finish_reason"]["type"] == "abort"
-    assert server.generate(prompts[9], 24, ignore_eos=True)["output_ids"] == outputs[9]
+    with Abandoned(server, [120]):
+        assert server.generate(PROMPTS[7], 24, ignore_eos=True)["output_ids"] == outputs[7]
+    assert server.generate(PROMPTS[9], 24, ignore_eos=True)["output_ids"] == outputs[9]
 
 
 def test_retraction_changes_nothing(serve_with, plain_output):
@@ -181,7 +150,4 @@ def test_retraction_changes_nothing(serve_with, plain_output):
     alone = [plain_output(p, 200, ignore_eos=False) for p in prompts]
     server = serve_with({**NGRAM, "max_total_tokens": 1024}, name="ngram-small")
     requests = [Request(p, 200) for p in prompts]
-    results = drive(server.url, requests, ClosedLoop(len(requests)))
-    require_success(results)
-    assert server.metrics().total("sglang:num_retracted_requests_total") > 0
-    assert [r.output_ids for r in results] == alone
+    assert_retraction_changes_nothing(server, requests, alone)

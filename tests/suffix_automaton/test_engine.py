@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
-import json
 import random
 
 import pytest
 
 from harness import ClosedLoop, Request, drive, require_success
+from support.speculation import (
+    Abandoned,
+    assert_json_schema_is_kept,
+    assert_retraction_changes_nothing,
+    varied_prompts,
+)
 
 pytest.importorskip("sgl_kernel_ext", reason="needs sgl-kernel-ext")
 pytest.importorskip(
@@ -26,33 +31,23 @@ SAM = {
     "schedule_conservativeness": 0.1,
 }
 NEW_TOKENS = 24
-
-
-def varied_prompts() -> list[list[int]]:
-    """Repetitive and random prompts of 1 to 200 tokens: long, short and failed drafts."""
-    rng = random.Random(5)
-    prompts = []
-    for length in (1, 2, 9, 33, 64, 65, 120, 200, 40, 41, 90, 150):
-        phrase = [rng.randrange(33, 127) for _ in range(rng.choice((1, 4, 9, 300)))]
-        prompts.append((phrase * 200)[:length])
-    return prompts
-
-
-def long_requests() -> list[Request]:
-    rng = random.Random(6)
-    return [Request([rng.randrange(33, 127) for _ in range(60)], 200) for _ in range(6)]
+LENGTHS = (1, 2, 9, 33, 64, 65, 120, 200, 40, 41, 90, 150)
+PROMPTS = varied_prompts(5, LENGTHS, phrases=(1, 4, 9, 300))
+SHORT = [Request(p, NEW_TOKENS, sampling={"ignore_eos": True}) for p in PROMPTS]
+RNG = random.Random(6)
+LONG = [Request([RNG.randrange(33, 127) for _ in range(60)], 200) for _ in range(6)]
+# With its output it would not fit into the server with drafts.
+OVERLONG = Request((PROMPTS[7] * 5)[:800], 400, sampling={"ignore_eos": True})
 
 
 @pytest.fixture(scope="module")
-def expected(serve_with) -> tuple[list, list]:
-    """Plain outputs of the varied prompts and of the long requests."""
+def expected(serve_with) -> list[list[int]]:
+    """Plain outputs of SHORT, LONG and OVERLONG."""
     server = serve_with(PLAIN, name="plain")
     server.flush_cache()
-    short = [Request(p, NEW_TOKENS, sampling={"ignore_eos": True}) for p in varied_prompts()]
-    results = drive(server.url, short + long_requests(), ClosedLoop(1))
+    results = drive(server.url, [*SHORT, *LONG, OVERLONG], ClosedLoop(1))
     require_success(results)
-    outputs = [r.output_ids for r in results]
-    return outputs[: len(short)], outputs[len(short) :]
+    return [r.output_ids for r in results]
 
 
 @pytest.fixture(scope="module")
@@ -62,54 +57,70 @@ def server(expected, serve_with):
     return running
 
 
+def ask(server, place: int) -> dict:
+    return server.generate(PROMPTS[place], NEW_TOKENS, ignore_eos=True)
+
+
 @pytest.mark.parametrize("concurrency", [1, 4, 16])
 def test_output_is_plain_output(server, expected, concurrency):
-    requests = [Request(p, NEW_TOKENS, sampling={"ignore_eos": True}) for p in varied_prompts()]
-    results = drive(server.url, requests, ClosedLoop(concurrency))  # streamed
+    results = drive(server.url, SHORT, ClosedLoop(concurrency))  # streamed
     require_success(results)
-    assert [r.output_ids for r in results] == expected[0]
+    assert [r.output_ids for r in results] == expected[: len(SHORT)]
 
 
 def test_drafts_are_accepted_with_overlap_on(server, expected):
     assert server.server_info()["disable_overlap_schedule"] is False
     server.flush_cache()
     lengths = []
-    for prompt, output in zip(varied_prompts(), expected[0], strict=True):
-        answer = server.generate(prompt, NEW_TOKENS, ignore_eos=True)
+    for place, output in enumerate(expected[: len(SHORT)]):
+        answer = ask(server, place)
         assert answer["output_ids"] == output
         lengths.append(answer["meta_info"]["spec_accept_length"])
     assert max(lengths) > 1.5
 
 
+def test_the_text_of_a_cached_prompt_is_known_too(server, expected):
+    """A radix hit shortens the prefill, not what is drafted from."""
+    server.flush_cache()
+    first, again = ask(server, 7), ask(server, 7)
+    assert again["output_ids"] == first["output_ids"] == expected[7]
+    assert again["meta_info"]["cached_tokens"] > 100
+    assert again["meta_info"]["spec_accept_length"] >= first["meta_info"]["spec_accept_length"]
+
+
 def test_retraction_changes_nothing(server, expected):
-    # The counter appears with the first retraction.
-    before = server.metrics().get("sglang:num_retracted_requests_total")
-    results = drive(server.url, long_requests(), ClosedLoop(6))
-    require_success(results)
-    assert [r.output_ids for r in results] == expected[1]
-    assert server.metrics().get("sglang:num_retracted_requests_total") > before
+    assert_retraction_changes_nothing(server, LONG, expected[len(SHORT) : -1])
 
 
 def test_json_schema_stays_valid(server):
-    schema = {
-        "type": "object",
-        "properties": {"size": {"enum": ["s", "m", "l"]}, "count": {"enum": [1, 2]}},
-        "required": ["size", "count"],
-        "additionalProperties": False,
-    }
-    answer = server.generate("An order: ", 80, json_schema=json.dumps(schema))
-    assert answer["meta_info"]["finish_reason"]["type"] == "stop"
-    assert set(json.loads(answer["text"])) == {"size", "count"}
+    assert_json_schema_is_kept(server)
+
+
+def test_a_cancelled_request_and_its_retry_change_no_other(server, expected):
+    """sglang issue 23392: with a shared prefix, others' output was corrupted."""
+    for _ in range(2):
+        with Abandoned(server, PROMPTS[7][:150]):
+            assert ask(server, 7)["output_ids"] == expected[7]
+        assert ask(server, 7)["output_ids"] == expected[7]
+
+
+def test_a_request_ends_where_the_memory_does(server, expected):
+    """TRT-LLM issue 16826: drafts past the longest text crashed."""
+    (ended,) = drive(server.url, [OVERLONG], ClosedLoop(1))
+    require_success([ended])
+    assert len(OVERLONG.prompt) + len(ended.output_ids) > 1000
+    assert ended.output_ids == expected[-1][: len(ended.output_ids)]
+    assert ask(server, 3)["output_ids"] == expected[3]
 
 
 def test_a_used_request_id_serves_again(server, expected):
     for _ in range(2):
         body = {
             "rid": "again",
-            "input_ids": varied_prompts()[7],
+            "input_ids": PROMPTS[7],
             "sampling_params": {"temperature": 0, "max_new_tokens": NEW_TOKENS, "ignore_eos": True},
         }
-        assert server.post("/generate", body)["output_ids"] == expected[0][7]
+        assert server.post("/generate", body)["output_ids"] == expected[7]
 
 
 def test_a_chat_is_answered_and_metrics_say_what_is_held(server):

@@ -20,6 +20,8 @@ def flags(**chosen):
         "speculative_ngram_use_sam": True,
         "speculative_algorithm": "NGRAM",
         "speculative_num_draft_tokens": 12,
+        "speculative_ngram_max_trie_depth": 18,
+        "speculative_ngram_capacity": 10_000_000,
         **chosen,
     }
     return SimpleNamespace(**values)
@@ -29,6 +31,7 @@ def test_defaults_are_accepted():
     pytest.importorskip("sgl_kernel_ext")
     settings.check_server_args(flags())
     settings.check_server_args(flags(speculative_ngram_use_sam=False, speculative_algorithm=None))
+    settings.check_server_args(flags(speculative_ngram_capacity=18))  # the trie stays empty
 
 
 @pytest.mark.parametrize(
@@ -54,6 +57,10 @@ def test_defaults_are_accepted():
         (
             {"speculative_ngram_use_sam": False, "speculative_ngram_sam_mode": "fast"},
             "--speculative-ngram-sam-mode fast has no effect without --speculative-ngram-use-sam",
+        ),
+        (
+            {"speculative_ngram_sam_corpus": "always", "speculative_ngram_capacity": 18},
+            r"--speculative-ngram-capacity must be above .*-depth \(18\) .* always, not 18",
         ),
     ],
 )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import gc
 from array import array
 
 import numpy as np
@@ -25,6 +24,7 @@ class FakeRequest:
         self.output_ids = array("q")
         self.extra_key = keys.get("extra_key")
         self.cache_salt = keys.get("cache_salt")
+        self.lora_id = keys.get("lora_id")
         self.done = False
 
     def finished(self) -> bool:
@@ -115,14 +115,63 @@ def test_a_finished_request_is_dropped():
     assert len(kept) == proposer.counters()["requests"] == 1
 
 
-def test_an_aborted_request_is_dropped_when_nothing_refers_to_it():
+def test_a_request_that_was_aborted_while_it_waited_is_dropped_in_time(monkeypatch):
+    """It never finishes; when its object is collected differs between ranks, steps do not."""
+    monkeypatch.setattr(texts, "LONGEST_ABSENCE", 5)
     proposer, kept = make()
     req, other = FakeRequest("a", [1, 2, 3]), FakeRequest("b", [1, 2])
     step(proposer, kept, [req, other])
     del req
-    gc.collect()
-    step(proposer, kept, [other])
-    assert len(kept) == proposer.counters()["requests"] == 1
+    held = []
+    for _ in range(8):
+        step(proposer, kept, [other])
+        held.append(proposer.counters()["requests"])
+    assert held == [2] * 5 + [1] * 3
+    assert len(kept) == 1
+
+
+def test_a_request_that_returns_after_a_long_absence_begins_anew(monkeypatch):
+    monkeypatch.setattr(texts, "LONGEST_ABSENCE", 2)
+    proposer, kept = make(share_outputs=False)
+    req, other = FakeRequest("a", [900, 901, 902]), FakeRequest("b", [1, 2])
+    step(proposer, kept, [req, other])
+    for _ in range(4):
+        step(proposer, kept, [other])
+    req.output_ids.extend([900, 901])
+    drafted, _ = step(proposer, kept, [req, other])
+    assert 902 in drafted
+
+
+@pytest.mark.parametrize("ends", [True, False], ids=["finished", "aborted while waiting"])
+def test_bounds_act_alike_whether_or_not_objects_are_collected(ends):
+    """Ranks collect garbage at different times: what is given up must not depend on it."""
+
+    def run(collected: bool) -> list:
+        proposer, kept = make(max_total_tokens=120, share_outputs=False)
+        reqs = [FakeRequest(str(i), [i, i + 1] * 20) for i in range(5)]
+        trees = [step(proposer, kept, reqs[:2])]
+        step(proposer, kept, reqs[1:2])
+        reqs[0].done = ends
+        if collected:
+            reqs[0] = None
+        trees.append(step(proposer, kept, reqs[1:3]))
+        trees.append(step(proposer, kept, reqs[1:5]))
+        return [*trees, proposer.counters()["requests_dropped"]]
+
+    assert run(True) == run(False)
+
+
+def test_a_lora_adapter_is_a_namespace():
+    schedule_batch = pytest.importorskip("sglang.srt.managers.schedule_batch")
+    params = pytest.importorskip("sglang.srt.sampling.sampling_params").SamplingParams
+    names = {
+        texts.namespace_of(
+            schedule_batch.Req("r", "", array("q", [1, 2]), params(), lora_id=lora, extra_key=key)
+        )
+        for lora in (None, "x", "y")
+        for key in (None, "k", "kx")  # "k" with the adapter x reads "kx" upstream
+    }
+    assert len(names) == 9
 
 
 def test_a_request_id_that_is_used_again_is_another_request():

@@ -21,7 +21,7 @@ WIDTH = 6
 class FakeRequest:
     """What a scheduler's request shows to the worker."""
 
-    extra_key = cache_salt = None
+    extra_key = cache_salt = lora_id = None
 
     def __init__(self, rid: str, prompt: list[int], output: list[int]):
         self.rid = rid

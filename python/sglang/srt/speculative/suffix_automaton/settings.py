@@ -106,3 +106,14 @@ def check_server_args(cfg: Any) -> None:
             f"not {cfg.speculative_algorithm}"
         )
     proposer_config(cfg, vocab_size=1)
+    depth = cfg.speculative_ngram_max_trie_depth
+    if (
+        getattr(cfg, PREFIX + "corpus") == "always"
+        and cfg.speculative_ngram_capacity <= depth
+    ):
+        # Upstream's trie ends the process when an insertion meets it (issue 36495).
+        raise ValueError(
+            f"--speculative-ngram-capacity must be above --speculative-ngram-max-trie-depth "
+            f"({depth}) with {flag_name('corpus')} always, "
+            f"not {cfg.speculative_ngram_capacity}"
+        )

@@ -3,28 +3,36 @@
 
 A request's text is its prompt and output. It begins at the request's first decode
 step, survives retraction (the request is the same object when it comes back) and
-ends when the request has finished, was aborted or is no longer referenced. Texts
+ends when the request has finished or was aborted, at the next decode step. Texts
 belong to request *objects*: a request id that is used again is another object,
 so it cannot meet the text of its predecessor.
+
+What the proposer holds decides what it gives up at its bounds, so nothing here may
+depend on when an object is collected, which differs between ranks: requests are
+referenced until they have finished, or have been out of the batch for
+``LONGEST_ABSENCE`` steps (one that is aborted while it waits never finishes).
 """
 
 from __future__ import annotations
 
 import itertools
-import weakref
 from typing import Any, Sequence
 
 import numpy as np
+
+# Decode steps; a retracted request that waits longer begins anew when it returns.
+LONGEST_ABSENCE = 2048
 
 
 class _Entry:
     """What is known of one request."""
 
-    __slots__ = ("begun", "given_up", "handle", "ref", "shared")
+    __slots__ = ("begun", "given_up", "handle", "req", "seen", "shared")
 
     def __init__(self, handle: int, req: Any):
         self.handle = handle
-        self.ref = weakref.ref(req)
+        self.req = req
+        self.seen = 0  # the last step that had it in its batch
         # Its text began since the request last entered a batch, or before.
         self.begun = False
         # The output was put into the shared store when its text first began.
@@ -37,11 +45,12 @@ class _Entry:
 def namespace_of(req: Any) -> str:
     """Requests draft from each other's outputs only within one namespace.
 
-    ``extra_key`` holds the LoRA adapter's id already. A length goes before the
-    first part, so that no choice of the two makes another pair's name.
+    Upstream appends the LoRA adapter's id to ``extra_key``, where another key could
+    read the same; here each part stands behind its length, so that no choice of them
+    makes another choice's name.
     """
-    key, salt = req.extra_key or "", req.cache_salt or ""
-    return f"{len(key)}:{key}{salt}" if key or salt else ""
+    parts = (req.extra_key or "", req.cache_salt or "", req.lora_id or "")
+    return "".join(f"{len(part)}:{part}" for part in parts) if any(parts) else ""
 
 
 def pending_tokens(req: Any, verified: Sequence[int], length: int) -> Sequence[int]:
@@ -69,7 +78,8 @@ class RequestTexts:
     def __init__(self, proposer: Any):
         self._proposer = proposer
         self._handles = itertools.count()
-        self._entries: dict[int, _Entry] = {}  # by id() of a live request
+        self._entries: dict[int, _Entry] = {}  # by id() of their request
+        self._step = 0
         self._last: list[int] = []  # keys of the last batch
         self._parked: set[int] = set()  # keys of requests out of the batch
 
@@ -164,20 +174,19 @@ class RequestTexts:
         self._parked.update(self._last)
         self._parked.difference_update(keys)
         present = set(self._last)
+        self._step += 1
         for key in sorted(self._parked, key=lambda k: self._entries[k].handle):
-            req = self._entries[key].ref()
-            if req is None or req.finished():
+            entry = self._entries[key]
+            if entry.req.finished() or self._step - entry.seen > LONGEST_ABSENCE:
                 self._drop(key)
         entries = []
         for key, req in zip(keys, reqs, strict=True):
             entry = self._entries.get(key)
-            if entry is not None and entry.ref() is not req:
-                self._drop(key)  # the address of a request that is gone
-                entry = None
             if entry is None:
                 entry = self._entries[key] = _Entry(next(self._handles), req)
             elif key not in present:  # it was retracted and comes back
                 entry.begun = entry.given_up = False
+            entry.seen = self._step
             entries.append(entry)
         self._last = keys
         return entries

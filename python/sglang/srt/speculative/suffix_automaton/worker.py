@@ -17,6 +17,7 @@ from sglang.srt.runtime_context import (
     get_serving,
     get_spec,
 )
+from sglang.srt.speculative.cpp_ngram.ngram_corpus import NgramCorpus
 from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.observability import drafts as spec_drafts
 from sglang.srt.speculative.observability import stages as spec_stages
@@ -48,6 +49,9 @@ class SuffixAutomatonWorker(NGRAMWorker):
         self.texts = RequestTexts(self.proposer)
         # The trie takes in outputs too, as it does without us.
         self.corpus_learns = spec.speculative_ngram_sam_corpus == "always"
+        path = spec.speculative_ngram_external_corpus_path
+        if not self.corpus_learns and path is None:
+            self.ngram_corpus = self._corpus_without_trie(spec)
         self._steps = 0
         # Equal on all ranks, so one of them says it.
         self._exports = (
@@ -55,6 +59,22 @@ class SuffixAutomatonWorker(NGRAMWorker):
         )
         self._metrics: Optional[SamMetrics] = None
         logger.info("Suffix-automaton drafts: %s", config)
+
+    def _corpus_without_trie(self, spec) -> NgramCorpus:
+        """A corpus for external corpora, which do not use its trie.
+
+        Upstream makes all nodes of the trie at the start: 1.7 GiB by default.
+        """
+        return NgramCorpus(
+            min_bfs_breadth=spec.speculative_ngram_min_bfs_breadth,
+            max_bfs_breadth=spec.speculative_ngram_max_bfs_breadth,
+            match_type=spec.speculative_ngram_match_type,
+            capacity=self.max_trie_depth + 1,
+            max_trie_depth=self.max_trie_depth,
+            draft_token_num=self.draft_token_num,
+            external_sam_budget=spec.speculative_ngram_external_sam_budget,
+            external_corpus_max_tokens=spec.speculative_ngram_external_corpus_max_tokens,
+        )
 
     def clear_cache_pool(self) -> None:
         """Forgets requests, shared outputs and the corpus, on a cache flush."""
