@@ -77,7 +77,7 @@ def check_supported(scheduler: Scheduler) -> None:
         raise ValueError(f"{FLAG} needs a prefix cache, which is disabled for this model")
     if tree_cache.tree_components != (BASE_COMPONENT_TYPE,):
         others = ", ".join(
-            component.value
+            component.name
             for component in tree_cache.tree_components
             if component != BASE_COMPONENT_TYPE
         )
