@@ -60,6 +60,7 @@ class FlipMaker:
     """Stands where decisions are made and tosses a coin for each."""
 
     proposals: dict = {}
+    switches = 0
 
     def __init__(self, seed: int):
         self.random = random.Random(seed)
@@ -69,6 +70,15 @@ class FlipMaker:
         early = self.random.random() < 0.4
         self.early += early
         return not early, "coin"
+
+    def wants_times(self, phase, size):
+        return True
+
+    def observe(self, *times):
+        pass
+
+    def kinds(self):
+        return ()
 
 
 def install_flips(scheduler, seed: int) -> FlipMaker:

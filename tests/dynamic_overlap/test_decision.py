@@ -219,6 +219,18 @@ def test_a_wish_that_passed_is_withdrawn():
     assert not decider.proposals
 
 
+def test_all_steps_are_timed_until_the_kind_is_known_then_some_and_all_of_a_probe():
+    decider = maker(probe_interval_steps=100, probe_steps=8)
+    timed = {"heuristic": [], "measured": [], "probe": []}
+    for _ in range(500):
+        reason = step(decider, forward=0.02)[1]
+        timed[reason].append(decider.wants_times(DECODE, SIZE))
+    assert all(timed["heuristic"][:-1])  # the last one made the kind known
+    assert sum(timed["measured"]) / len(timed["measured"]) == pytest.approx(0.25, abs=0.03)
+    # The launch of a probe's last step is followed by one that is not probing.
+    assert sum(timed["probe"]) >= 7 / 8 * len(timed["probe"])
+
+
 @given(st.integers(1, 1 << 20))
 def test_buckets_double(size):
     bucket = size.bit_length()

@@ -38,6 +38,9 @@ class Coin:
     def apply(self, proposals):
         pass
 
+    def wants_times(self, phase, size):
+        return True
+
 
 @pytest.mark.parametrize("kind", LOOPS)
 @pytest.mark.parametrize("speculation", [False, True])

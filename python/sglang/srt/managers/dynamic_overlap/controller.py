@@ -178,8 +178,13 @@ class DynamicOverlap:
             phase, size = None, 0
         self._phase, self._size = phase, size
         if self.timer is not None:
+            timed = (
+                phase is not None
+                and not mode.is_idle()
+                and self.maker.wants_times(phase, size)
+            )
             self.timer.launch_begins(
-                None if mode.is_idle() else phase,
+                phase if timed else None,
                 size,
                 len(batch.reqs),
                 scheduler._sched_idled,

@@ -27,6 +27,11 @@ PROBE = "probe"
 # What one state measured stands while the other measures what it did then, but for
 # this share of a step. Traffic changes faster than probes come.
 DRIFT = 0.25
+# Once a kind of step is known, one in so many is timed, and all while probing: timing
+# costs several times what deciding does.
+SAMPLED = 4
+# Weight of a new share of wasted rows, over that of a new time.
+WASTE_WEIGHT = 0.05
 
 
 class Proposal(NamedTuple):
@@ -35,6 +40,21 @@ class Proposal(NamedTuple):
     phase: int
     bucket: int
     overlap: bool
+
+
+class Averages(NamedTuple):
+    """Averages of a step in seconds.
+
+    Attributes:
+        forward: forward pass that the launch leaves for the host to use.
+        schedule, process: host time that could run under it.
+        launch: host time that cannot.
+    """
+
+    forward: float
+    schedule: float
+    launch: float
+    process: float
 
 
 def smallest(bucket: int) -> int:
@@ -51,11 +71,13 @@ class _Kind:
         "overlap",
         "measured",
         "steps",
+        "launched",
         "changed_at",
         "probe_at",
         "probe_left",
         "costs",
         "waste",
+        "overlapped",
         "hideable",
         "host",
     )
@@ -66,10 +88,11 @@ class _Kind:
         self.overlap = overlap
         self.measured = False
         self.steps = self.changed_at = self.probe_left = self.probe_at = 0
+        self.launched = 0
         # [False]: processed at once; [True]: overlapped.
         self.costs = (StepCost(weight), StepCost(weight))
         # Seen only while overlapping.
-        self.waste = 0.0
+        self.waste, self.overlapped = 0.0, 0
         # What the state in use measured when the other was last tried.
         self.hideable = self.host = 0.0
 
@@ -86,14 +109,17 @@ class _Kind:
 
     def check_drift(self, in_use: bool) -> None:
         """Forgets what the state not in use measured if times are no longer those."""
-        now, other = self.costs[in_use], self.costs[not in_use]
-        if other.count:
-            most = DRIFT * now.step
-            if (
-                abs(now.hideable - self.hideable) > most
-                or abs(now.host - self.host) > most
-            ):
-                other.forget()
+        other = self.costs[not in_use]
+        if not other.count:
+            return
+        now = self.costs[in_use]
+        host, left = now.schedule + now.process, now.forward - now.launch
+        most = DRIFT * (host + max(now.launch, now.forward))
+        if (
+            abs(host - self.host) > most
+            or abs((left if left > 0 else 0.0) - self.hideable) > most
+        ):
+            other.forget()
 
 
 class OverlapDecisionMaker:
@@ -142,6 +168,14 @@ class OverlapDecisionMaker:
             return not kind.overlap, PROBE
         return kind.overlap, MEASURED
 
+    def wants_times(self, phase: int, size: int) -> bool:
+        """Whether the batch about to be launched should be timed."""
+        kind = self._kinds[phase][size.bit_length()]
+        kind.launched += 1
+        return (
+            not kind.launched % SAMPLED or not kind.measured or kind.probe_left > 0
+        )
+
     def observe(
         self,
         phase: int,
@@ -158,7 +192,10 @@ class OverlapDecisionMaker:
         cost = kind.costs[overlapped]
         cost.add(schedule, launch, forward, process)
         if overlapped:
-            kind.waste += self.config.ema_weight * (waste - kind.waste)
+            # Ends are rare and the share is all or nothing where a batch has one row.
+            kind.overlapped += 1
+            weight = max(WASTE_WEIGHT * self.config.ema_weight, 1 / kind.overlapped)
+            kind.waste += weight * (waste - kind.waste)
         if overlapped == kind.overlap:
             kind.check_drift(overlapped)
         else:
@@ -203,16 +240,19 @@ class OverlapDecisionMaker:
         """Whether batches of this kind are overlapped now, probes aside."""
         return self._kinds[phase][size.bit_length()].overlap
 
-    def averages(self, phase: int, size: int) -> tuple[float, float] | None:
-        """(forward seconds left to the host, host seconds that could use them).
-
-        None until there are samples.
-        """
-        pair = self._kinds[phase][size.bit_length()].pair(self.config.min_samples)
+    def averages(self, phase: int, size: int) -> Averages | None:
+        """What is known of this kind of step; None until there are samples."""
+        kind = self._kinds[phase][size.bit_length()]
+        pair = kind.pair(self.config.min_samples)
         if pair is None:
             return None
         overlapped, drained = pair
-        return overlapped.hideable, drained.host
+        return Averages(
+            overlapped.hideable,
+            drained.schedule,
+            kind.costs[kind.overlap].launch or drained.launch,
+            drained.process,
+        )
 
     def kinds(self) -> Iterable[tuple[int, int]]:
         """(phase, smallest size) of every kind that has been decided for."""

@@ -88,11 +88,6 @@ class StepCost:
         """Seconds of host time that could run under a forward pass."""
         return self.schedule + self.process
 
-    @property
-    def step(self) -> float:
-        """Seconds of a step whose result is processed at once."""
-        return self.schedule + self.process + max(self.launch, self.forward)
-
 
 def saving(overlapped: StepCost, drained: StepCost, waste: float) -> float:
     """Share of the time per useful row that overlapping saves; negative: costs.
@@ -104,8 +99,9 @@ def saving(overlapped: StepCost, drained: StepCost, waste: float) -> float:
         waste: share of the rows that overlapping computes for requests that have
             ended.
     """
-    step, useful = drained.step, 1.0 - waste
+    host, useful = drained.schedule + drained.process, 1.0 - waste
+    step = host + max(drained.launch, drained.forward)
     if step <= 0 or useful <= 0:
         return 0.0
-    hidden = min(overlapped.hideable, drained.host)
+    hidden = max(0.0, min(overlapped.forward - overlapped.launch, host))
     return 1.0 - (1.0 - hidden / step) / useful

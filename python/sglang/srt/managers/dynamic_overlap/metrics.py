@@ -13,6 +13,7 @@ from typing import Any, Mapping, Optional
 from sglang.srt.managers.dynamic_overlap.decision import PHASES, OverlapDecisionMaker
 
 EXPORT_INTERVAL_STEPS = 64
+CPU_PARTS = ("schedule", "launch", "process")
 
 
 class OverlapMetrics:
@@ -72,20 +73,22 @@ class OverlapMetrics:
             if averages is None:
                 continue
             labels = {**self._labels, "phase": PHASES[phase], "size": str(size)}
-            self._made["forward"].labels(**labels).set(averages[0])
-            self._made["host"].labels(**labels).set(averages[1])
+            self._made["forward"].labels(**labels).set(averages.forward)
+            for part in CPU_PARTS:
+                host = self._made["cpu"].labels(**labels, part=part)
+                host.set(getattr(averages, part))
 
 
 def _make(names: list[str]) -> dict[str, Any]:
     from prometheus_client import Counter as PrometheusCounter
     from prometheus_client import Gauge
 
-    def gauge(name: str, text: str) -> Gauge:
+    def gauge(name: str, text: str, *more: str) -> Gauge:
         return Gauge(
             f"sglang:dynamic_overlap_{name}_seconds",
             f"{text}, average over steps of the phase whose rows (decode) or tokens "
             "(prefill) have the binary magnitude of size (0: any).",
-            [*names, "phase", "size"],
+            [*names, "phase", "size", *more],
             multiprocess_mode="mostrecent",
         )
 
@@ -104,5 +107,9 @@ def _make(names: list[str]) -> dict[str, Any]:
         "forward": gauge(
             "forward", "Forward time that launching leaves for the host to use"
         ),
-        "host": gauge("cpu", "Host time that could run under a forward pass"),
+        "cpu": gauge(
+            "cpu",
+            "Host time by part; all but the launch could run under a forward pass",
+            "part",
+        ),
     }

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Benchmark of dynamic overlap. Where does my code go?
+
+* ``costs``      what a step costs on host and device, as functions of the batch
+* ``calibrate``  measures those costs on a real scheduler
+* ``loop``       a discrete-event model of the scheduler's loop
+* ``grid``       policies compared over a grid of costs, with the oracle
+* ``engine``     the same comparison on real servers, in interleaved rounds
+* ``decision_cost`` time of one decision
+* ``report``     tables and figures
+* ``command``    options and parts
+"""

@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Options and parts of ``bench_overlap.py``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from common import cli, progress, result, table
+from harness import ServerError, serve
+from overlap import calibrate, decision_cost, engine, grid, report
+
+ROOT = Path(__file__).resolve().parents[3]
+DESCRIPTION = """\
+Dynamic overlap against always (the default) and never (--disable-overlap-schedule).
+
+Model: a discrete-event model of the scheduler's loop with host costs measured on a real
+server, and the server's own decision maker, over batch size x host cost x forward time.
+The oracle is the best policy that is fixed for a phase, known afterwards.
+
+Engine: three real servers side by side, measured in turns: throughput, time to the
+first token and between tokens, at several concurrencies.
+
+Decision: CPU time of one decision and of all that a step adds.
+
+The model decides the exit code: 1 if a cell falls more than 3 % below the better fixed
+policy, or the mean more than 2 % below the oracle's.
+"""
+
+
+def arguments() -> argparse.ArgumentParser:
+    """Returns the command line."""
+    parser = cli.parser(DESCRIPTION)
+    parser.add_argument(
+        "--part",
+        choices=["all", "model", "engine", "decision"],
+        default="all",
+        help="what to measure",
+    )
+    parser.add_argument(
+        "--calibration",
+        type=cli.input_file,
+        metavar="FILE",
+        help="host costs of an earlier run (its --json); default: of this run's engine part, "
+        "or the recorded ones",
+    )
+    parser.add_argument(
+        "--steps",
+        type=cli.positive,
+        metavar="N",
+        help="model: full batches' worth of tokens a cell plays (default 1500, full 3000)",
+    )
+    parser.add_argument("--model", type=Path, help="engine: model folder (default: tiny, made here)")
+    parser.add_argument(
+        "--workloads",
+        type=cli.comma_list,
+        default=list(engine.WORKLOADS),
+        metavar="A,B",
+        help="engine: kinds of requests",
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=cli.positive_list,
+        metavar="N,M",
+        help="engine: requests in flight (default 1,8; full 1,2,4,8,16,32)",
+    )
+    parser.add_argument(
+        "--rounds", type=cli.positive, metavar="N", help="engine: rounds (default 2, full 8)"
+    )
+    parser.add_argument(
+        "--tree", action="append", default=[], metavar="DIR", help="put DIR on the servers' path"
+    )
+    cli.add_output_options(parser)
+    return parser
+
+
+def run(options: argparse.Namespace) -> int:
+    """Runs the parts asked for and prints them."""
+    unknown = set(options.workloads) - set(engine.WORKLOADS)
+    if unknown:
+        raise cli.BenchError(
+            f"--workloads: unknown {', '.join(sorted(unknown))}; known are "
+            + ", ".join(engine.WORKLOADS)
+        )
+    wants = {options.part} if options.part != "all" else {"decision", "engine", "model"}
+    settings: dict[str, Any] = {"part": options.part, "seed": options.seed, "full": options.full}
+    results: list[dict[str, Any]] = []
+    calibration = calibrate.load(options.calibration) if options.calibration else None
+    if "decision" in wants:
+        rows = decision_cost.run()
+        table.show("What a step adds to the loop (target: decision at most 5 us)", report.COST, rows)
+        results += [{"part_of": "decision", **row} for row in rows]
+    if "engine" in wants:
+        found, measured = run_engine(options, settings)
+        results += found
+        calibration = calibration or measured
+    code = 0
+    if "model" in wants:
+        settings["calibration"] = calibration = calibration or calibrate.load()
+        rows, code = run_model(options, calibration, settings)
+        results += [{"part_of": "model", **row} for row in rows]
+    if options.json:
+        result.write(options.json, result.document("overlap", settings, results))
+    return code
+
+
+def run_model(
+    options: argparse.Namespace, calibration: dict[str, Any], settings: dict[str, Any]
+) -> tuple[list[dict[str, Any]], int]:
+    """Rows of all cells, and the exit code."""
+    spec = grid.FULL if options.full else grid.QUICK
+    steps = options.steps or (3000 if options.full else 1500)
+    settings["steps"], settings["grid"] = steps, spec
+    costs = calibrate.costs(calibration)
+    rows = []
+    points = grid.cells(spec)
+    with progress.steps(len(points)) as bar:
+        for cell in points:
+            bar.start(f"model: {cell.traffic}, batch {cell.rows}, x{cell.host_factor:g}")
+            rows.append(grid.run_cell(cell, costs, steps, options.seed))
+            bar.finish()
+    summary = grid.summary(rows)
+    worst = sorted(rows, key=lambda row: row["of_better"])[:8]
+    table.show(
+        "Model: useful tokens a second", report.MODEL_SUMMARY, report.model_summary(summary)
+    )
+    table.show("Model: the cells in which dynamic is worst", report.MODEL_CELLS, worst)
+    if options.plot:
+        report.heat_map(options.plot, rows)
+    missed = summary["dynamic_of_oracle"] < 0.98 or summary["cells_below_97"] > 0
+    return rows, cli.EXIT_FAILED if missed else cli.EXIT_OK
+
+
+def run_engine(
+    options: argparse.Namespace, settings: dict[str, Any]
+) -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
+    """Rows of the real servers, and the host costs they measured."""
+    concurrencies = options.concurrency or ([1, 2, 4, 8, 16, 32] if options.full else [1, 8])
+    count = options.rounds or (8 if options.full else 2)
+    settings |= {"concurrency": concurrencies, "rounds": count, "workloads": options.workloads}
+    model = options.model
+    if model is None:
+        from models import tiny
+
+        model = tiny.ensure()
+    settings["model"] = model.name
+    rows = []
+    total = count * len(options.workloads) * len(concurrencies) * len(engine.MODES)
+    try:
+        with (
+            serve(
+                *engine.specs(model, options.tree),
+                log_dir=ROOT / "build" / "logs",
+                report=progress.note,
+            ) as started,
+            progress.steps(total) as bar,
+        ):
+            servers = dict(zip(engine.MODES, started, strict=True))
+            for server in started:
+                server.generate("load and compile " * 8, 8)
+            bar.start("engine")
+            measured = engine.rounds(
+                servers, options.workloads, concurrencies, count, options.seed
+            )
+            for row in measured:
+                rows.append(row)
+                bar.finish()
+                bar.start(f"engine: after {row['workload']} at {row['concurrency']}")
+            decided = engine.decisions(servers["dynamic"])
+            metrics = servers["dynamic"].metrics()
+    except ServerError as error:
+        raise cli.BenchError(str(error)) from None
+    compared = engine.compare(rows, options.seed)
+    table.show("Engine: dynamic over the fixed settings", report.ENGINE, compared)
+    table.show("Engine: what the dynamic server decided", report.DECISIONS, decided)
+    calibration = None
+    if max(concurrencies) > 1:
+        calibration = calibrate.from_metrics(metrics)
+    return [
+        *({"part_of": "engine", **row} for row in compared),
+        *({"part_of": "engine runs", **row} for row in rows),
+        *({"part_of": "engine decisions", **row} for row in decided),
+    ], calibration
