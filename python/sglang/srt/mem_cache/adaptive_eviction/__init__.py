@@ -19,5 +19,6 @@ time. ``policy.report()`` and ``policy.state_bytes()`` give counters and sizes.
 """
 
 from .request_touch import find_policy, report_admission
+from .waiting import report_waiting
 
-__all__ = ["find_policy", "report_admission"]
+__all__ = ["find_policy", "report_admission", "report_waiting"]

@@ -33,6 +33,12 @@ def report_admission(cache: Any, req: Req) -> None:
         policy.current = None
 
 
+def has_touch(policy: LearnedPolicy, req: Req) -> bool:
+    """Whether the request touched its path, since the last flush."""
+    touch = getattr(req, _ATTRIBUTE, None)
+    return touch is not None and touch.epoch == policy.epoch
+
+
 def touch_of(policy: LearnedPolicy, req: Req) -> Touch:
     """The touch of a request, made now if nothing reported its admission."""
     touch = getattr(req, _ATTRIBUTE, None)
