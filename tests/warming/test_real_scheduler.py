@@ -87,7 +87,8 @@ def test_kv_while_requests_and_a_flush_arrive(by_hand, without, core, flags):
 
 
 def test_hints_change_no_answer_and_no_match(by_hand, without):
-    found = by_hand("--cache-warming-mode", "tree")
+    found = by_hand("--cache-warming-mode", "tree", "--schedule-policy-config", "{}")
+    assert found["order_reads_hints"]
     assert found["output"] == without["output"]
     assert found["cached"] == without["cached"]
     assert found["control"] == ["FlushCacheReqOutput"]
