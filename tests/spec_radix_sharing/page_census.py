@@ -16,7 +16,9 @@ def census(scheduler) -> list[str]:
     owners: dict[str, Counter] = {
         "free": Counter(allocator.get_all_free_pages().tolist()),
         # Every page of a node appears with each of its slots.
-        "tree": Counter(slot // page for slot in scheduler.tree_cache.all_values_flatten().tolist()),
+        "tree": Counter(
+            slot // page for slot in scheduler.tree_cache.all_values_flatten().tolist()
+        ),
     }
     wrong = [
         f"tree holds page {number} in {slots} slots of {page}"

@@ -94,9 +94,7 @@ class World:
     def __init__(self, interval=8, threshold=1.0, **more):
         self.settings = SharingSettings(interval, threshold, **more)
         self.tree, self.queue = Tree(self.settings), []
-        self.sharer = RadixSharer(
-            self.settings, self.tree, lambda: self.queue, SharingMetrics()
-        )
+        self.sharer = RadixSharer(self.settings, self.tree, lambda: self.queue, SharingMetrics())
 
     def shared(self):
         """Ends of what was inserted since the last call."""

@@ -17,6 +17,7 @@ import random
 import sys
 
 from page_census import census
+
 from support.scheduler_in_process import SchedulerInProcess
 
 VOCABULARY = range(3, 250)

@@ -42,7 +42,7 @@ def test_defaults_pass():
 
 
 @pytest.mark.parametrize(
-    "changed, words",
+    ("changed", "words"),
     [
         ({"spec_radix_sharing_interval": 0}, ["--spec-radix-sharing-interval 0", "1 to"]),
         ({"spec_radix_sharing_interval": 1 << 21}, ["2097152", "1 to 1048576"]),

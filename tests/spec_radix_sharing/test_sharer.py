@@ -105,7 +105,7 @@ def test_plain_decoding_has_accept_length_one():
 
 
 @pytest.mark.parametrize(
-    "attribute, value",
+    ("attribute", "value"),
     [
         ("skip_radix_cache_insert", True),
         ("beam_group", object()),

@@ -8,7 +8,6 @@ pytest.importorskip("torch")
 from hypothesis import given
 from hypothesis import strategies as st
 from sglang.srt.mem_cache.spec_radix_sharing.spans import Sharing, common_prefix
-
 from sharing_world import Request, World, batch
 
 

@@ -28,7 +28,7 @@ def test_full_attention_is_supported():
 
 
 @pytest.mark.parametrize(
-    "made, words",
+    ("made", "words"),
     [
         (lambda: scheduler(ComponentType.SWA), "caches SWA state"),
         (lambda: scheduler(ComponentType.MAMBA), "caches MAMBA state"),

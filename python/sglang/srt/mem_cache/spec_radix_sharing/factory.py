@@ -74,7 +74,9 @@ def check_supported(scheduler: Scheduler) -> None:
             "another tree cache for this model."
         )
     if tree_cache.disable:
-        raise ValueError(f"{FLAG} needs a prefix cache, which is disabled for this model")
+        raise ValueError(
+            f"{FLAG} needs a prefix cache, which is disabled for this model"
+        )
     if tree_cache.tree_components != (BASE_COMPONENT_TYPE,):
         others = ", ".join(
             component.name
