@@ -26,8 +26,8 @@ def test_every_shape_is_timed_as_on_a_server():
 @pytest.mark.parametrize(("us", "code"), [(500.0, 0), (700.0, 1)])
 def test_the_limit_is_one_percent_of_the_step(us, code, monkeypatch, tmp_path, capsys):
     steps = [
-        {"arm": "NGRAM", "concurrency": 1, "requests": 1.0, "step_ms": 60.0},
-        {"arm": "NGRAM", "concurrency": 4, "requests": 3.9, "step_ms": 200.0},
+        {"arm": "NGRAM", "concurrency": 1, "requests": 1.0, "mean_ms": 65.0, "step_ms": 60.0},
+        {"arm": "NGRAM", "concurrency": 4, "requests": 3.9, "mean_ms": 210.0, "step_ms": 200.0},
     ]
     costs = [
         {"shape": "chain", "batch": 1, "us_per_step": us},
@@ -51,13 +51,27 @@ def test_steps_are_read_from_the_stages():
         'sglang:spec_stage_seconds_sum{stage="verify"} 4\n'
         'sglang:spec_stage_seconds_sum{stage="lookup"} 1\n'
         'sglang:spec_stage_seconds_sum{stage="draft_prefill"} 100\n'
-        "# TYPE sglang:spec_steps counter\nsglang:spec_steps_total 50\n"
+        "# TYPE sglang:spec_steps_total counter\nsglang:spec_steps_total 50\n"
         "# TYPE sglang:spec_step_accepted_tokens histogram\n"
         "sglang:spec_step_accepted_tokens_count 200\n"
     )
     interval = Metrics.parse(text)
     assert served.step_ms(interval) == pytest.approx(100.0)
     assert served.batch_size(interval) == 4
+
+
+def test_the_least_disturbed_stretch_counts():
+    def scrape(steps, seconds):
+        return served.Scrape(
+            0.0,
+            "# TYPE sglang:spec_stage_seconds histogram\n"
+            f'sglang:spec_stage_seconds_sum{{stage="verify"}} {seconds}\n'
+            f"# TYPE sglang:spec_steps_total counter\nsglang:spec_steps_total {steps}\n",
+        )
+
+    # 500, then 60, 70 and 900 ms a step; the last stretch is too short to count.
+    made = [scrape(*at) for at in ((0, 0), (10, 5), (20, 5.6), (30, 6.3), (40, 15.3), (41, 15.31))]
+    assert served.best_step_ms(made) == pytest.approx(60.0)
 
 
 def test_the_dashboard_is_drawn_from_scrapes(tmp_path):

@@ -63,14 +63,14 @@ def scrape(
         "kv_reserve_slot_steps": steps * reserved,
         "kv_reserve_unneeded_slot_steps": steps * unneeded,
     }.items():
-        head(name, "counter")
+        head(f"{name}_total", "counter")
         add(f"{name}_total", value)
     for i, name in enumerate(("offered_steps", "drafted_tokens", "accepted_tokens")):
-        head(f"position_{name}", "counter")
+        head(f"position_{name}_total", "counter")
         for position, counts in enumerate(positions, start=1):
             add(f"position_{name}_total", counts[i], f',position="{position}"')
     for name, value in (("drafted", drafted), ("accepted", accepted)):
-        head(f"source_{name}_tokens", "counter")
+        head(f"source_{name}_tokens_total", "counter")
         add(f"source_{name}_tokens_total", value, ',source="draft_model",match_length="unknown"')
     head("step_accepted_tokens", "histogram")
     total = 0

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from harness import ClosedLoop, Metrics, Request, Server, drive, require_success
 BASE = {"dtype": "float32", "enable_metrics": True, "random_seed": 1, "sleep_on_idle": True}
 NGRAM = {"speculative_algorithm": "NGRAM"}
 ARMS = {"NGRAM": NGRAM, "SAM": {**NGRAM, "speculative_ngram_use_sam": True}}
+STEPS = "sglang:spec_steps_total"
 DECODE_STAGES = ("lookup", "draft", "tree_build", "verify", "draft_extend", "index_update")
 PROMPTS = (
     "Repeat this code exactly:\ndef mean(values):\n    total = 0\n    for value in values:\n"
@@ -76,6 +79,23 @@ def step_ms(interval: Metrics) -> float:
     seconds = interval.by("sglang:spec_stage_seconds_sum", "stage")
     steps = interval.total("sglang:spec_steps_total")
     return 1e3 * sum(seconds.get(stage, 0.0) for stage in DECODE_STAGES) / steps
+
+
+def best_step_ms(scrapes: Sequence[Scrape], least_steps: int = 8) -> float:
+    """The lowest mean over stretches of at least ``least_steps`` steps between two scrapes.
+
+    Other work on the machine only makes steps longer, so this is nearest to an undisturbed step.
+    """
+    parsed = [m for m in map(Metrics.parse, (s.text for s in scrapes)) if STEPS in m]
+    best, first = math.inf, 0
+    for last in range(1, len(parsed)):
+        while first < last:
+            interval = parsed[last] - parsed[first]
+            if interval.total(STEPS) < least_steps:
+                break
+            best = min(best, step_ms(interval))
+            first += 1
+    return best
 
 
 def batch_size(interval: Metrics) -> float:
