@@ -124,7 +124,8 @@ def _serve(full: bool) -> tuple[list[dict[str, Any]], list[served.Scrape]]:
         del arms["SAM"]
     if not full:
         arms = dict(list(arms.items())[-1:])
-    rows, scrapes = [], []
+    rows: list[dict[str, Any]] = []
+    scrapes: list[served.Scrape] = []
     spec = ServerSpec(_model(), flags=served.BASE, ready_timeout_s=600)
     for arm, flags in arms.items():
         one = replace(spec.with_flags(**flags), name=f"spec-observability-{arm.lower()}")

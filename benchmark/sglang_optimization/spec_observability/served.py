@@ -10,12 +10,21 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from harness import ClosedLoop, Metrics, Request, Server, drive, require_success
 
-BASE = {"dtype": "float32", "enable_metrics": True, "random_seed": 1, "sleep_on_idle": True}
-NGRAM = {"speculative_algorithm": "NGRAM"}
-ARMS = {"NGRAM": NGRAM, "SAM": {**NGRAM, "speculative_ngram_use_sam": True}}
+BASE: dict[str, Any] = {
+    "dtype": "float32",
+    "enable_metrics": True,
+    "random_seed": 1,
+    "sleep_on_idle": True,
+}
+NGRAM: dict[str, Any] = {"speculative_algorithm": "NGRAM"}
+ARMS: dict[str, dict[str, Any]] = {
+    "NGRAM": NGRAM,
+    "SAM": {**NGRAM, "speculative_ngram_use_sam": True},
+}
 STEPS = "sglang:spec_steps_total"
 DECODE_STAGES = ("lookup", "draft", "tree_build", "verify", "draft_extend", "index_update")
 PROMPTS = (
