@@ -69,9 +69,7 @@ class LoopWorld:
         speculation: batches may have a grammar that needs the last result.
     """
 
-    def __init__(
-        self, kind, maker, passes, seed, timer=None, metrics=None, speculation=False
-    ):
+    def __init__(self, kind, maker, passes, seed, timer=None, metrics=None, speculation=False):
         self.kind = kind
         self.random = random.Random(seed)
         self.passes = passes
@@ -126,9 +124,11 @@ class LoopWorld:
             self.scheduled_with_all_processed += 1
         batch = None
         if self.random.random() < 0.9:
-            mode = Mode("extend" if self.kind == "prefill" else self.random.choice(
-                ("extend", "decode", "decode", "decode")
-            ))
+            mode = Mode(
+                "extend"
+                if self.kind == "prefill"
+                else self.random.choice(("extend", "decode", "decode", "decode"))
+            )
             rows = self.random.randrange(1, 9)
             batch = Batch(
                 number=self.launched,

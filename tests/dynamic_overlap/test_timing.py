@@ -128,12 +128,13 @@ def test_a_cpu_launch_is_its_forward_pass(world):
     assert forward == launched == pytest.approx(0.02)
 
 
-def test_a_pause_is_no_scheduling(world):
+@pytest.mark.parametrize("after_idle", [True, False])
+def test_a_pause_is_no_scheduling(world, after_idle):
     seen = []
     timer = timing.StepTimer(timing.HostClock(), lambda *a: seen.append(a))
     process(world, timer, *launch(world, timer, 1, 0, 0.01), 0.001)
     world.now += 60
-    record, done = launch(world, timer, 1, 0, 0.01, after_idle=True)
+    record, done = launch(world, timer, 1, 0, 0.01, after_idle=after_idle)
     assert record is None
     process(world, timer, record, done, 0.001)
     record, done = launch(world, timer, 1, 0, 0.01)

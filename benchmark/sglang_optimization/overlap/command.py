@@ -51,7 +51,9 @@ def arguments() -> argparse.ArgumentParser:
         metavar="N",
         help="model: full batches' worth of tokens a cell plays (default 1500, full 3000)",
     )
-    parser.add_argument("--model", type=Path, help="engine: model folder (default: tiny, made here)")
+    parser.add_argument(
+        "--model", type=Path, help="engine: model folder (default: tiny, made here)"
+    )
     parser.add_argument(
         "--workloads",
         type=cli.comma_list,
@@ -89,7 +91,9 @@ def run(options: argparse.Namespace) -> int:
     calibration = calibrate.load(options.calibration) if options.calibration else None
     if "decision" in wants:
         rows = decision_cost.run()
-        table.show("What a step adds to the loop (target: decision at most 5 us)", report.COST, rows)
+        table.show(
+            "What a step adds to the loop (target: decision at most 5 us)", report.COST, rows
+        )
         results += [{"part_of": "decision", **row} for row in rows]
     if "engine" in wants:
         found, measured = run_engine(options, settings)
@@ -122,9 +126,7 @@ def run_model(
             bar.finish()
     summary = grid.summary(rows)
     worst = sorted(rows, key=lambda row: row["of_better"])[:8]
-    table.show(
-        "Model: useful tokens a second", report.MODEL_SUMMARY, report.model_summary(summary)
-    )
+    table.show("Model: useful tokens a second", report.MODEL_SUMMARY, report.model_summary(summary))
     table.show("Model: the cells in which dynamic is worst", report.MODEL_CELLS, worst)
     if options.plot:
         report.heat_map(options.plot, rows)
@@ -160,9 +162,7 @@ def run_engine(
             for server in started:
                 server.generate("load and compile " * 8, 8)
             bar.start("engine")
-            measured = engine.rounds(
-                servers, options.workloads, concurrencies, count, options.seed
-            )
+            measured = engine.rounds(servers, options.workloads, concurrencies, count, options.seed)
             for row in measured:
                 rows.append(row)
                 bar.finish()

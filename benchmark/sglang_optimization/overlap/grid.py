@@ -148,9 +148,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
         "always_of_oracle": sum(row["always"] / row["oracle"] for row in rows) / count,
         "never_of_oracle": sum(row["never"] / row["oracle"] for row in rows) / count,
         "worst_of_better": worst["of_better"],
-        "worst_cell": {
-            key: worst[key] for key in ("traffic", "rows", "host_factor", "forward_ms")
-        },
+        "worst_cell": {key: worst[key] for key in ("traffic", "rows", "host_factor", "forward_ms")},
         "cells_below_97": sum(row["of_better"] < 0.97 for row in rows),
         "always_worst": min(row["always"] / max(row["always"], row["never"]) for row in rows),
         "never_worst": min(row["never"] / max(row["always"], row["never"]) for row in rows),

@@ -79,7 +79,7 @@ def parse_json_object(text: str) -> dict[str, Any]:
     """
     from argparse import ArgumentTypeError
 
-    example = '\'{"min_gain": 0.05}\''
+    example = "'{\"min_gain\": 0.05}'"
     try:
         value = json.loads(text)
     except json.JSONDecodeError as error:

@@ -131,7 +131,9 @@ class DynamicOverlap:
                 reason = (
                     GRAMMAR
                     if grammar
-                    else CONSECUTIVE_PREFILL if consecutive else FORCED
+                    else CONSECUTIVE_PREFILL
+                    if consecutive
+                    else FORCED
                 )
                 decided = (False, reason)
             self.metrics.decided(*decided)

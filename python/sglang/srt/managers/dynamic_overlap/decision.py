@@ -172,9 +172,7 @@ class OverlapDecisionMaker:
         """Whether the batch about to be launched should be timed."""
         kind = self._kinds[phase][size.bit_length()]
         kind.launched += 1
-        return (
-            not kind.launched % SAMPLED or not kind.measured or kind.probe_left > 0
-        )
+        return not kind.launched % SAMPLED or not kind.measured or kind.probe_left > 0
 
     def observe(
         self,

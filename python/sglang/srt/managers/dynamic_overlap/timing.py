@@ -123,6 +123,8 @@ class StepTimer:
     # Results queue up two deep; more than a few records that never complete mean
     # that a loop drops results, which must not grow without bound.
     MOST_PENDING = 8
+    # A longer gap between two steps was a pause, a weight update or the like.
+    MOST_SCHEDULE_S = 1.0
 
     def __init__(self, clock: Any, observe: Callable[..., None]):
         self.clock = clock
@@ -138,13 +140,12 @@ class StepTimer:
     ) -> None:
         """A batch is about to be launched; ``phase`` None: one that is not timed."""
         now = self._began = perf_counter()
-        busy = self._last is not None and not after_idle
-        if phase is None or not busy:
-            # What lies between two busy steps is not the cost of scheduling one.
-            self.current = None
-        else:
+        self.current = None
+        if phase is not None and self._last is not None and not after_idle:
             schedule = self._schedule + now - self._last
-            self.current = StepRecord(phase, size, rows, schedule)
+            # What lies between two busy spells is not the cost of scheduling a step.
+            if schedule < self.MOST_SCHEDULE_S:
+                self.current = StepRecord(phase, size, rows, schedule)
         self._schedule = 0.0
 
     def forward_begins(self) -> None:
