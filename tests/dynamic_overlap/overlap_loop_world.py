@@ -87,7 +87,7 @@ class LoopWorld:
         self.beam_coordinator = SimpleNamespace(_num_live_groups=0)
         self.spec_algorithm = SimpleNamespace(is_none=lambda: not speculation)
         nothing = SimpleNamespace(
-            prefetch_prefill_dp_rank_queries=lambda: None, pop_bootstrapped=lambda: []
+            prefetch_prefill_dp_rank_queries=lambda: None, pop_bootstrapped=list
         )
         self.disagg_decode_prealloc_queue = nothing
         self.disagg_prefill_bootstrap_queue = nothing

@@ -59,11 +59,11 @@ def draw(seed: int) -> list[dict[str, Any]]:
 class FlipMaker:
     """Stands where decisions are made and tosses a coin for each."""
 
-    proposals: dict = {}
     switches = 0
 
     def __init__(self, seed: int):
         self.random = random.Random(seed)
+        self.proposals: dict = {}
         self.early = self.late = self.overlapped = 0
 
     def decide(self, phase, size):

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -142,7 +144,7 @@ def test_no_second_change_within_the_dwell():
             state = decider.state(DECODE, SIZE)
             changes.append(number)
     assert len(changes) > 5
-    gaps = [b - a for a, b in zip(changes[1:], changes[2:], strict=False)]
+    gaps = [b - a for a, b in itertools.pairwise(changes)]
     assert min(gaps) >= 50
 
 
@@ -153,7 +155,7 @@ def test_probes_try_the_other_state_at_their_interval(forward):
     probes = [number for number, (_, reason) in enumerate(taken) if reason == "probe"]
     assert len(probes) == 4 * 10
     starts = probes[::4]
-    assert {b - a for a, b in zip(starts, starts[1:], strict=False)} == {100}
+    assert {b - a for a, b in itertools.pairwise(starts)} == {100}
     for number in probes:
         assert taken[number][0] is not (forward == 0.02)
 

@@ -11,11 +11,11 @@ import pytest
 pytest.importorskip(
     "sglang.srt.managers.dynamic_overlap", reason="topic dynamic-overlap is not in this build"
 )
-from overlap_loop_world import LOOPS, LoopWorld  # noqa: E402
-from sglang.srt.managers.dynamic_overlap.config import parse_config  # noqa: E402
-from sglang.srt.managers.dynamic_overlap.decision import OverlapDecisionMaker  # noqa: E402
-from sglang.srt.managers.dynamic_overlap.metrics import OverlapMetrics  # noqa: E402
-from sglang.srt.managers.dynamic_overlap.timing import HostClock, StepTimer  # noqa: E402
+from overlap_loop_world import LOOPS, LoopWorld
+from sglang.srt.managers.dynamic_overlap.config import parse_config
+from sglang.srt.managers.dynamic_overlap.decision import OverlapDecisionMaker
+from sglang.srt.managers.dynamic_overlap.metrics import OverlapMetrics
+from sglang.srt.managers.dynamic_overlap.timing import HostClock, StepTimer
 
 PASSES = 400
 

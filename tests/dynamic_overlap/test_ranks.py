@@ -14,10 +14,10 @@ import pytest
 pytest.importorskip(
     "sglang.srt.managers.dynamic_overlap", reason="topic dynamic-overlap is not in this build"
 )
-from overlap_loop_world import LoopWorld  # noqa: E402
-from sglang.srt.managers.dynamic_overlap import timing, updates  # noqa: E402
-from sglang.srt.managers.dynamic_overlap.config import parse_config  # noqa: E402
-from sglang.srt.managers.dynamic_overlap.decision import (  # noqa: E402
+from overlap_loop_world import LoopWorld
+from sglang.srt.managers.dynamic_overlap import timing, updates
+from sglang.srt.managers.dynamic_overlap.config import parse_config
+from sglang.srt.managers.dynamic_overlap.decision import (
     DECODE,
     OverlapDecisionMaker,
     Proposal,
