@@ -95,6 +95,7 @@ def test_combinations_that_cannot_work(mode, changes, text):
         ("prefill", '{"bnd": 1}', "bnd"),
         ("prefill", '{"queue_blocks": 0}', "queue_blocks must be at least 1, not 0"),
         ("prefill", '{"heartbeat_s": 0}', "heartbeat_s must be a number above 0, not 0"),
+        ("prefill", '{"heartbeat_s": 1.5}', "heartbeat_s must be below 1, not 1.5"),
         ("prefill", '{"order": "arrival"}', "order is a setting of decode instances"),
         ("prefill", '{"bind": "10.0.0.1:1"}', "bind: '10.0.0.1:1' is not an address"),
         ("decode", '{"bind": "tcp://h:1"}', "bind is a setting of prefill instances"),

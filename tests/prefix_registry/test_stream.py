@@ -256,11 +256,11 @@ def test_malformed_messages_are_counted_and_harmless(pair):
 
 def test_silence_is_visible_and_believed_nothing(pair):
     pair.store(0, 4)
-    pair.clock.now += 2.9
+    pair.clock.now += 1.4
     assert pair.known == 16
     pair.clock.now += 0.2
     assert pair.known == 0 and pair.stream.is_stale()
-    assert pair.stream.silence_s() == pytest.approx(3.1)
+    assert pair.stream.silence_s() == pytest.approx(1.6)
     pair.heartbeat()
     assert pair.known == 16, "nothing was missed"
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import json
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
@@ -135,3 +137,48 @@ def test_stores_under_an_untold_parent_count_as_lost_and_are_never_claimed():
     world.serve(range(16))
     world.deliver()
     assert world.stream.estimate(range(16)) == 16
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=40, deadline=None)
+@given(history=st.lists(operations, min_size=1, max_size=40))
+def test_prefixes_are_those_of_dynamos_tree_fed_with_upstreams_events(core, history):
+    dynamo = pytest.importorskip("dynamo.llm", reason="see requirements/anchors.txt")
+    world = PublishedTree(core, exclusive=False)
+    for name, *arguments in history:
+        if name == "serve":
+            # Its hashes know no namespaces.
+            world.serve(arguments[0], hold=arguments[2])
+        elif name == "evict":
+            world.evict(arguments[0])
+        elif name == "release":
+            world.release()
+        world.deliver()
+    oracle = dynamo.RadixTree()
+    for number, event in enumerate(world.upstream_events):
+        kind = type(event).__name__
+        if kind == "BlockStored":
+            local = dynamo.compute_block_hash_for_seq(list(event.token_ids), event.block_size)
+            data = {
+                "stored": {
+                    "parent_hash": unsigned(event.parent_block_hash),
+                    "blocks": [
+                        {"block_hash": unsigned(block), "tokens_hash": tokens}
+                        for block, tokens in zip(event.block_hashes, local, strict=True)
+                    ],
+                }
+            }
+        elif kind == "BlockRemoved":
+            data = {"removed": {"block_hashes": [unsigned(h) for h in event.block_hashes]}}
+        else:
+            continue
+        body = {"event_id": number, "data": data, "dp_rank": 0}
+        oracle.apply_event(0, json.dumps(body).encode())
+    for tokens, _, _ in world.seen:
+        local = dynamo.compute_block_hash_for_seq(list(tokens), world.page_size)
+        found = max(oracle.find_matches(local).scores.values(), default=0)
+        assert world.stream.estimate(list(tokens)) == found * world.page_size
+
+
+def unsigned(number):
+    return None if number is None else number % 2**64

@@ -5,6 +5,7 @@
 * ``tables``     registering, removing and looking up, beside Dynamo's radix tree
 * ``transport``  a publisher process and a reader: throughput, lag, recovery
 * ``worker``     that publisher process
+* ``dynamo_indexer``  the same way into Dynamo's standalone indexer
 * ``cost``       what publishing costs the scheduler's thread
 * ``command``    options; ``report`` tables, findings and plot
 """

@@ -8,7 +8,7 @@ from typing import Any
 
 from common import cli, progress, result
 
-from . import report, tables, transport
+from . import dynamo_indexer, report, tables, transport
 
 PARTS = ("tables", "transport", "cost")
 
@@ -54,9 +54,11 @@ def run(options: argparse.Namespace) -> int:
         progress.note("Dynamo is not installed; see requirements/anchors.txt")
     flushes = (64, 1024) if options.full else (64,)
     requests = 2000 if options.full else 300
-    plan = [("tables", arm) for arm in arms]
+    plan: list[tuple[str, Any]] = [("tables", arm) for arm in arms]
     plan += [("hashing", size) for size in (1, 16)] if "tables" in parts else []
-    plan += [("transport", flush) for flush in flushes] if "transport" in parts else []
+    if "transport" in parts:
+        arms = ["registry", *(["dynamo"] if dynamo_indexer.installed() else [])]
+        plan += [("transport", (arm, flush)) for flush in flushes for arm in arms]
     if "cost" in parts:
         from .cost import MODES
 
@@ -64,7 +66,8 @@ def run(options: argparse.Namespace) -> int:
         plan += [("cost", (core, mode)) for core in ("python", "rust") for mode in MODES]
     with progress.steps(len(plan)) as steps:
         for kind, what in plan:
-            steps.start(f"{kind}: {what if isinstance(what, (str, int)) else ', '.join(what)}")
+            label = ", ".join(map(str, what)) if isinstance(what, tuple) else what
+            steps.start(f"{kind}: {label}")
             rows[kind].append(_measure(kind, what, blocks, requests, options))
             steps.finish()
     report.add_derived(rows["cost"])
@@ -88,7 +91,10 @@ def _measure(
     if kind == "hashing":
         return tables.hashing(what, 8192, options.seed)
     if kind == "transport":
-        return transport.measure(blocks, what, 500 if options.full else 200)
+        arm, flush = what
+        if arm == "dynamo":
+            return dynamo_indexer.measure(blocks, flush, options.seed)
+        return transport.measure(blocks, flush, 500 if options.full else 200)
     from . import cost
 
     core, mode = what

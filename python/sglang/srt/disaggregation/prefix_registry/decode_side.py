@@ -169,27 +169,32 @@ class DecodeRegistry:
             self._estimated_tokens += tokens
         return out
 
-    def rank_of(self, instance: str, room: Optional[int]) -> Optional[int]:
-        """The rank that upstream's default gives a bootstrap room to."""
-        ranks = len(self._streams_of(instance))
-        return room % ranks if room is not None and ranks > 1 else None
-
     def on_request(self, request: Any) -> None:
-        """Write the prediction into a tokenized request (``predicted_ready_s``)."""
+        """Write the prediction into a tokenized request (``predicted_ready_s``).
+
+        Never raises: without a prediction a request only loses its place in the order.
+        """
         if request.bootstrap_host is None or not request.input_ids:
             return
+        try:
+            self._predict(request)
+        except Exception:
+            logger.exception("Prefix registry: no prediction for %s", request.rid)
+
+    def _predict(self, request: Any) -> None:
         port = request.bootstrap_port
         if port is None:
             from sglang.srt.runtime_context import get_disagg
 
             port = get_disagg().disaggregation_bootstrap_port
         instance = f"{request.bootstrap_host}:{port}"
+        streams = self._streams_of(instance)
         if self.ready_model is None:
-            self._streams_of(instance)
             return
         rank = request.disagg_prefill_dp_rank
-        if rank is None:
-            rank = self.rank_of(instance, request.bootstrap_room)
+        if rank is None and request.bootstrap_room is not None and len(streams) > 1:
+            # Upstream's default: the room says which rank serves it.
+            rank = request.bootstrap_room % len(streams)
         prompt = Prompt(
             request.input_ids,
             extra_key=request.extra_key,

@@ -16,7 +16,7 @@ PUBLISHER_GAUGES = {
     "queued_blocks": "Blocks that wait for the publisher's thread.",
     "lost_blocks": "Blocks cached but not told since the cache was last emptied.",
     "epoch": "Epoch of what is published, in seconds since 1970.",
-    "publisher_up": "1 while publishing, 0 after it failed.",
+    "up": "1 while publishing, 0 after it failed.",
 }
 READER_COUNTERS = {
     "updates": "Updates applied.",

@@ -34,13 +34,13 @@ from sglang.srt.disaggregation.prefix_registry.settings import (
 from sglang.srt.disaggregation.prefix_registry.tap import TreeTap
 from sglang.srt.disaggregation.prefix_registry.translate import Translator
 from sglang.srt.runtime_context import (
-    get_device,
     get_disagg,
     get_lora,
     get_model,
     get_parallel,
     get_serving,
 )
+from sglang.srt.utils.network import NetworkAddress
 
 if TYPE_CHECKING:
     from sglang.srt.managers.scheduler import Scheduler
@@ -126,7 +126,7 @@ class PrefillRegistry:
                 "queued_blocks": publisher.queued_blocks,
                 "lost_blocks": publisher.lost_blocks,
                 "epoch": publisher.history.epoch / 1e9,
-                "publisher_up": float(publisher.failure is None),
+                "up": float(publisher.failure is None),
             }
         )
 
@@ -175,11 +175,9 @@ def attach_publisher(scheduler: Scheduler) -> None:
     atexit.register(publisher.close)
     reachable = advertised(publisher.endpoint, bind_host("0.0.0.0"))
     host = serving.host
-    if parallel.nnodes > 1 and get_device().dist_init_addr:
-        # The bootstrap server runs on the first node, as for upstream's registration.
-        host = parse_tcp(
-            f"tcp://{get_device().dist_init_addr}", what="--dist-init-addr"
-        )[0]
+    if parallel.dist_init_addr:
+        # As for upstream's registration: the bootstrap server runs on the first node.
+        host = NetworkAddress.parse(parallel.dist_init_addr).resolved().host
     announce(
         host,
         get_disagg().disaggregation_bootstrap_port,

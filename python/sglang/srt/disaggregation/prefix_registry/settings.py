@@ -41,11 +41,14 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         queue_blocks: prefill: blocks that may wait for the publisher's thread.
         replay_batches, replay_bytes: prefill: updates kept for readers with a gap.
         send_updates: prefill: updates that may wait for one reader.
-        heartbeat_s: prefill: seconds of silence at most.
+        heartbeat_s: prefill: seconds of silence at most; below 1, for after a second
+            readers connect anew.
 
         curve_server_key: decode: the prefill instances' public ``.key`` file.
         max_blocks: decode: blocks known of one rank of an instance.
-        stale_after_s: decode: silence after which an instance counts as having nothing.
+        stale_after_s: decode: silence after which an instance counts as having nothing
+            (a second at most, as its sockets are made anew then) and the PD bootstrap
+            is asked where it is now.
         receive_updates: decode: updates that may wait in a socket.
         order: decode: order in which requests get KV, ``arrival`` or
             ``predicted-ready``.
@@ -67,7 +70,7 @@ class RegistrySettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     curve_server_key: Optional[str] = None
     max_blocks: int = 4_000_000
-    stale_after_s: float = 3.0
+    stale_after_s: float = 1.5
     receive_updates: int = 2000
     order: Literal["arrival", "predicted-ready"] = ARRIVAL
     max_wait_s: float = 5.0
@@ -139,6 +142,11 @@ def parse_settings(text: Optional[str], mode: str) -> RegistrySettings:
         raise ValueError(
             f"{CONFIG_FLAG}: max_blocks must be at most {2**31}, not "
             f"{settings.max_blocks}"
+        )
+    if settings.heartbeat_s >= 1:
+        raise ValueError(
+            f"{CONFIG_FLAG}: heartbeat_s must be below 1, not {settings.heartbeat_s}: "
+            "readers take a second of silence for a lost connection"
         )
     for name in ("heartbeat_s", "stale_after_s", "max_wait_s", "transfer_tokens_per_s"):
         value = getattr(settings, name)

@@ -71,7 +71,7 @@ class Stream:
         *,
         rank: int = 0,
         max_blocks: int = 4_000_000,
-        stale_after_s: float = 3.0,
+        stale_after_s: float = 1.5,
         pending_updates: int = 4096,
         clock: Callable[[], float] = time.monotonic,
     ):
@@ -237,6 +237,7 @@ class Stream:
 
     def _refuse(self, error: WireError) -> None:
         self.counts[f"foreign_{error.reason}"] += 1
+        self.heard_at = self._clock()
         if self.state != REFUSED:
             self.registry = self._new_registry(bigram=False)
             self._pending.clear()
