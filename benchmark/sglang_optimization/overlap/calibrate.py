@@ -58,8 +58,11 @@ def load(path: Path = RECORDED) -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BenchError(f"{path.name} is not a calibration: {error}") from None
-    content = content.get("settings", content)
-    content = content.get("calibration", content)
-    if not {"schedule", "launch", "process"} <= set(content):
+    for key in ("settings", "calibration"):
+        content = content.get(key, content) if isinstance(content, dict) else {}
+    parts = {"schedule", "launch", "process"}
+    if not isinstance(content, dict) or not all(
+        set(content.get(part, ())) == {"fixed", "per_row"} for part in parts
+    ):
         raise BenchError(f"{path.name} holds no calibration; make one with --part engine --json")
     return content

@@ -28,13 +28,25 @@ class Cell:
     forward_s: float
 
 
-TRAFFIC: dict[str, Callable[[int], Traffic]] = {
+@dataclass(frozen=True)
+class Kind:
+    """Traffic for a number of slots, and whether launching blocks until a batch is computed."""
+
+    traffic: Callable[[int], Traffic]
+    synchronous: bool = False
+
+
+TRAFFIC: dict[str, Kind] = {
     # Nobody waits for a slot; outputs end when the model ends them.
-    "chat": lambda rows: Traffic(rows, rows, mean_tokens=128),
+    "chat": Kind(lambda rows: Traffic(rows, rows, mean_tokens=128)),
     # Twice as many clients as slots, short answers: the worst case for a late end.
-    "short, saturated": lambda rows: Traffic(2 * rows, rows, mean_tokens=8),
+    "short, saturated": Kind(lambda rows: Traffic(2 * rows, rows, mean_tokens=8)),
     # The same with ends that are foreseen.
-    "limited, saturated": lambda rows: Traffic(2 * rows, rows, mean_tokens=8, foreseen=1.0),
+    "limited, saturated": Kind(lambda rows: Traffic(2 * rows, rows, mean_tokens=8, foreseen=1.0)),
+    # A CPU.
+    "short, blocking launch": Kind(
+        lambda rows: Traffic(rows, rows, mean_tokens=8), synchronous=True
+    ),
 }
 
 QUICK = {
@@ -75,10 +87,19 @@ def run_cell(cell: Cell, costs: StepCosts, steps: int, seed: int) -> dict[str, A
     the outcome known.
     """
     step = costs.with_host(cell.host_factor).with_forward(cell.forward_s, cell.rows)
-    traffic = TRAFFIC[cell.traffic](cell.rows)
+    kind = TRAFFIC[cell.traffic]
+    traffic = kind.traffic(cell.rows)
 
     def play(decide: Decide, observe: Any = None) -> Outcome:
-        return simulate(step, traffic, decide, tokens=steps * cell.rows, seed=seed, observe=observe)
+        return simulate(
+            step,
+            traffic,
+            decide,
+            tokens=steps * cell.rows,
+            seed=seed,
+            observe=observe,
+            synchronous=kind.synchronous,
+        )
 
     outcomes = {
         (prefill, decode): play(fixed(prefill, decode))
