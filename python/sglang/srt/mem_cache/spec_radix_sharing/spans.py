@@ -75,8 +75,12 @@ class SpanIndex:
 
     def add(self, req: Req) -> None:
         """``req`` has a span; adding it again changes nothing."""
-        spans = self._spans.setdefault(self._namespace(req), {})
-        spans[id(req)] = weakref.ref(req)
+        namespace, key = self._namespace(req), id(req)
+        spans = self._spans.setdefault(namespace, {})
+        known = spans.get(key)
+        if known is None or known() is not req:
+            # Namespaces may be used once (a salt a tenant): nobody else would clean up.
+            spans[key] = weakref.ref(req, lambda ref: self._drop(namespace, key, ref))
 
     def discard(self, req: Req) -> None:
         """Forget the span of ``req``, if there is one."""
@@ -84,6 +88,13 @@ class SpanIndex:
         spans = self._spans.get(namespace)
         if spans is not None:
             spans.pop(id(req), None)
+            if not spans:
+                del self._spans[namespace]
+
+    def _drop(self, namespace: Any, key: int, reference: weakref.ref) -> None:
+        spans = self._spans.get(namespace)
+        if spans is not None and spans.get(key) is reference:
+            del spans[key]
             if not spans:
                 del self._spans[namespace]
 
@@ -98,16 +109,16 @@ class SpanIndex:
             return 0
         best, gone = 0, []
         text = req.full_untruncated_fill_ids
-        for key, reference in spans.items():
+        for key, reference in list(spans.items()):
             owner = reference()
             if owner is None or owner.finished():
                 gone.append(key)
             elif owner is not req:
                 best = max(best, self._overlap(owner, text, cached))
         for key in gone:
-            del spans[key]
+            spans.pop(key, None)
         if not spans:
-            del self._spans[namespace]
+            self._spans.pop(namespace, None)
         return best
 
     @staticmethod
