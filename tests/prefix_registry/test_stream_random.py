@@ -18,7 +18,8 @@ operations = st.one_of(
     st.tuples(st.sampled_from(["store", "remove"]), pages, st.sampled_from([1, 2])),
     st.tuples(st.sampled_from(["clear", "weights", "restart", "clock back"])),
     st.tuples(st.sampled_from(["heartbeat", "ask", "answer", "wait", "reconnect"])),
-    st.tuples(st.sampled_from(["deliver", "lose"]), st.integers(1, 6)),
+    st.tuples(st.sampled_from(["deliver", "deliver", "lose"]), st.integers(1, 6)),
+    st.tuples(st.just("sync")),
     st.tuples(st.sampled_from(["answers", "lose answers"]), st.integers(1, 4)),
 )
 
@@ -81,6 +82,9 @@ class Network:
                 self.requests.append(request)
         elif name == "answer" and self.requests:
             self.answers += list(self.history.answer(self.requests.pop(0)))
+        elif name == "sync":
+            for part in (("ask",), ("answer",), ("answers", len(self.answers) + 4)):
+                self.step(*part)
         elif name == "wait":
             self.now += 3.0
         elif name == "reconnect":
@@ -127,6 +131,7 @@ class Network:
 @given(st.lists(operations, max_size=60))
 def test_a_live_reader_knows_one_exact_past_state_and_heals(history):
     network = Network()
+    network.settle()
     for operation in history:
         network.step(*operation)
     network.settle()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -77,9 +78,10 @@ class History:
 
     def new_epoch(self) -> None:
         """Readers must forget what they know and ask for what is cached now."""
-        # Later than any epoch before it, also across restarts (unless the clock was
-        # set back; readers only ask whether it is another one).
-        self.epoch = max(self.epoch + 1, int(self._clock() * 1e9))
+        # Later than any epoch before it, also across restarts, unless the clock was set
+        # back: readers only ask whether it is another one, which chance makes sure of.
+        stamp = int(self._clock() * 1e9) >> 16 << 16 | secrets.randbits(16)
+        self.epoch = max(self.epoch + 1, stamp)
         self.seq = 0
         self._recent.clear()
         self._recent_bytes = 0
