@@ -146,7 +146,7 @@ def check(cache: UnifiedRadixCache, policy: Any = None) -> None:
     assert free + held == cache.token_to_kv_pool_allocator.size, (free, held)
     if policy is None:
         return
-    store, pages, runs = policy.store, 0, 0
+    store, pages, runs = policy.records.store, 0, 0
     for node in cache.tree_core._node_arena.values():
         record = node.reuse_record
         if node is cache.tree_core.root_node or record is None:
@@ -159,10 +159,10 @@ def check(cache: UnifiedRadixCache, policy: Any = None) -> None:
             assert (record.start, record.base) == (above.end, above.end_hash)
         pages += length
         runs += len(record.runs)
-    assert policy._resident_pages == pages
-    ghosts = list(policy.ghosts)
-    assert sum(len(g.hashes) for g in ghosts) == policy.ghosts.pages
-    assert policy.ghosts.pages <= policy.ghosts.capacity
+    assert policy.records.resident_pages == pages
+    ghosts = list(policy.records.ghosts)
+    assert sum(len(g.hashes) for g in ghosts) == policy.records.ghosts.pages
+    assert policy.records.ghosts.pages <= policy.records.ghosts.capacity
     assert all(store.pages[g.slot] == len(g.hashes) for g in ghosts)
-    assert len(ghosts) == len(policy.ghosts)
+    assert len(ghosts) == len(policy.records.ghosts)
     assert len(store) == runs + len(ghosts), "a run is lost or counted twice"

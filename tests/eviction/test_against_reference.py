@@ -10,7 +10,7 @@ import pytest
 from eviction_reference import BINS, CLASSES, EDGES, ReferencePolicy
 from eviction_trees import check, make_cache, serve
 from sglang.srt.mem_cache.adaptive_eviction import find_policy
-from sglang.srt.mem_cache.adaptive_eviction.reuse_model import best_ratios
+from sglang.srt.mem_cache.adaptive_eviction.reuse_model import IndexRows, best_ratios
 
 
 def conversations(seed: int, requests: int):
@@ -52,7 +52,7 @@ def test_same_hits_victims_and_statistics(seed):
     policy.model._collect()
     np.testing.assert_allclose(policy.model.exposures, reference.R, rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(policy.model.reuses, reference.H, rtol=1e-9, atol=1e-9)
-    assert policy.ghosts.pages == len(reference.ghosts)
+    assert policy.records.ghosts.pages == len(reference.ghosts)
 
 
 def test_pages_of_four_tokens_behave_like_blocks():
@@ -72,6 +72,8 @@ def test_index_is_the_best_ratio_over_all_stopping_ages():
     rng = np.random.default_rng(0)
     hazard = rng.uniform(0, 0.999, (CLASSES, BINS)) ** 3
     got = best_ratios(hazard)
+    rows = IndexRows(hazard, np.array([0, 41]))  # others are made when asked for
+    assert sorted(rows) == [0, 41]
     for cls in (0, 41, 79):
         for b in (0, 17, 40, BINS - 1):
             best, hit, time, alive = 0.0, 0.0, 0.0, 1.0
@@ -84,6 +86,7 @@ def test_index_is_the_best_ratio_over_all_stopping_ages():
                 alive *= 1 - risk
                 best = max(best, hit / time)
             assert got[cls, b] == pytest.approx(best, rel=1e-12)
+            assert rows[cls][b] == got[cls, b]
 
 
 def test_two_trees_with_the_same_operations_pick_the_same_victims():

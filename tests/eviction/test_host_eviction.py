@@ -80,11 +80,11 @@ def test_demoted_pages_are_known_and_only_lost_ones_are_ghosts():
     cache = host_tree(config=LEARNED)
     policy = find_policy(cache)
     evict_device(cache, 16)
-    assert policy.ghosts.pages == 0
+    assert policy.records.ghosts.pages == 0
     host_index = dict(policy.indexes)["host"]
     assert len(host_index) == 0  # indexed when needed
     cache.evict_host(3)
-    assert policy.ghosts.pages == 3
+    assert policy.records.ghosts.pages == 3
     assert len(host_index) > 0
     report = policy.report()
     assert sum(report["evicted_tokens"].values()) == 16

@@ -53,7 +53,7 @@ def insert_for(cache, req, tokens, finished=False):
 
 def leaf_class(cache, tokens):
     node = cache.tree_core.node_by_id(match(cache, tokens).last_device_node)
-    return find_policy(cache).store.cls[node.reuse_record.runs[-1]]
+    return find_policy(cache).records.store.cls[node.reuse_record.runs[-1]]
 
 
 def test_chunks_of_one_request_are_one_touch(cache):
@@ -99,13 +99,13 @@ def test_abort_before_anything_was_inserted(cache):
     policy = find_policy(cache)
     serve(cache, policy, range(8), arrival=1.0)
     evict(cache, 8)
-    assert policy.ghosts.pages == 8
+    assert policy.records.ghosts.pages == 8
     req = request(range(8), arrival=2.0)
     report_admission(cache, req)
     component(cache).cleanup_after_caching_req(req, is_finished=True)
     check(cache, policy)
     # The pages stay ghosts, and a later request finds what they were.
-    assert policy.ghosts.pages == 8
+    assert policy.records.ghosts.pages == 8
     serve(cache, policy, range(8), arrival=3.0)
     assert leaf_class(cache, range(8)) == class_index(2, 0, 0)
 
@@ -139,7 +139,7 @@ def test_flush_between_admission_and_end(cache):
     cache.token_to_kv_pool_allocator.clear()
     cache.reset()
     component(cache).cleanup_after_caching_req(req, is_finished=True)
-    assert len(policy.store) == 0 and policy.ghosts.pages == 0
+    assert len(policy.records.store) == 0 and policy.records.ghosts.pages == 0
     report_admission(cache, req)
     insert_for(cache, req, range(8), finished=True)
     check(cache, policy)

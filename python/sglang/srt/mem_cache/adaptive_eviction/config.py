@@ -79,10 +79,10 @@ class TrimConfig:
     block_tokens: int = 512
 
     def least(self, pool_tokens: int, page_size: int) -> int:
-        """Least tokens of one trim: by default 1/128 of the pool, at most 16 blocks."""
+        """Least tokens of one trim: by default 1/128 of the pool, at most 64 blocks."""
         if self.trim_tokens is not None:
             return self.trim_tokens
-        return max(page_size, min(pool_tokens // 128, 16 * self.block_tokens))
+        return max(page_size, min(pool_tokens // 128, 64 * self.block_tokens))
 
 
 @dataclass(frozen=True, slots=True)

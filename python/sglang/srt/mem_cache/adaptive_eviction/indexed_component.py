@@ -144,6 +144,21 @@ class IndexedFullComponent(FullComponent):
             or node.component_data[_FULL].host_value is not None
         )
 
+    def _drop(self, node: UnifiedTreeNode, tracker, device_frees) -> None:
+        """Remove a leaf that is only on the device, in place.
+
+        What the tree's own removal comes to without other components, host values
+        and events; nodes above a device leaf are on the device too.
+        """
+        tree, parent = self.tree_core, node.parent
+        freed = self.reclaimable_value_len(node)
+        device_frees[_FULL].append(node.component_data[_FULL].value)
+        tracker[_FULL] += freed
+        tree.component_evictable_size_[_FULL] -= freed
+        tree.evictable_device_leaves.discard(node)
+        tree._remove_leaf_from_parent(node)
+        tree._update_evictable_leaf_sets(parent)
+
     def _truncate(self, node: UnifiedTreeNode, take: int, tracker, device_frees):
         """Drop the last ``take`` tokens of a leaf in place.
 
@@ -205,9 +220,7 @@ class IndexedFullComponent(FullComponent):
             if take < len(node.key):
                 self._truncate(node, take, tracker, device_frees)
             else:
-                tree._delete_unbacked_device_leaf(
-                    node, tracker, device_frees, host_frees, cache_actions
-                )
+                self._drop(node, tracker, device_frees)
             freed = tracker[_FULL]
         pieces = device_frees.get(_FULL, ())
         if len(pieces) > 1:

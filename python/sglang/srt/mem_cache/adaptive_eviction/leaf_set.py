@@ -36,7 +36,8 @@ class LeafSet(set):
         super().__init__()
         self._on_batch = on_batch
         self._on_leave = on_leave
-        self._added: list[UnifiedTreeNode] = []
+        # A dict for its order: a leaf is handed over once, however often it came.
+        self._added: dict[UnifiedTreeNode, None] = {}
 
     def add(self, node: UnifiedTreeNode) -> None:
         if node not in self:
@@ -44,7 +45,7 @@ class LeafSet(set):
             if len(self._added) >= _BATCH:
                 self._on_batch(self.drain())
             set.add(self, node)
-            self._added.append(node)
+            self._added[node] = None
 
     def discard(self, node: UnifiedTreeNode) -> None:
         if node in self:
@@ -55,13 +56,14 @@ class LeafSet(set):
     def changed(self, node: UnifiedTreeNode) -> None:
         """Report that the order of a member may have changed."""
         if node in self:
-            self._added.append(node)
+            self._added[node] = None
             if len(self._added) >= _BATCH:
                 self._on_batch(self.drain())
 
     def drain(self) -> list[UnifiedTreeNode]:
-        """Hand over the additions since the last time."""
-        added, self._added = self._added, []
+        """Hand over the additions since the last time, in their order."""
+        added = list(self._added)
+        self._added.clear()
         return added
 
     def _unseen(self, *_: object) -> None:

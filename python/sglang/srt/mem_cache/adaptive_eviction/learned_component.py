@@ -53,14 +53,15 @@ class LearnedFullComponent(IndexedFullComponent):
         policy = self.reuse_policy
         policy.indexes = (("device", self._device_index), ("host", self._host_index))
         policy.reset(self.tree_core)
-        # Bound once: the index asks for these at every comparison.
-        store = policy.store
+        # Bound once: these are asked for at every step of an eviction.
+        self._records, self._model = policy.records, policy.model
+        store = policy.records.store
         self._seqs, self._classes, self._times = store.seq, store.cls, store.time
 
     # ---- selection ----
 
     def _new_index(self) -> ClassIndex:
-        return ClassIndex(self._key_of, self.reuse_policy.model.value)
+        return ClassIndex(self._key_of)
 
     def _key_of(self, node: UnifiedTreeNode) -> LeafKey:
         record = node.reuse_record
@@ -76,22 +77,25 @@ class LearnedFullComponent(IndexedFullComponent):
 
     def _rank(self, node: UnifiedTreeNode) -> tuple:
         group, cls, seq, touched = self._key_of(node)
-        policy = self.reuse_policy
-        return group, policy.model.value(cls, policy.now - touched)[0], seq
+        return group, self._model.value(cls, self._records.now - touched), seq
 
     def _reorder(self, node: UnifiedTreeNode) -> None:
-        self.reuse_policy.reorder(node)
+        self._records.reorder(node)
+
+    def _drop(self, node: UnifiedTreeNode, tracker, device_frees) -> None:
+        self._records.on_evicted(node, "device", len(node.key))
+        super()._drop(node, tracker, device_frees)
 
     def _truncate(self, node: UnifiedTreeNode, take: int, tracker, device_frees):
         super()._truncate(node, take, tracker, device_frees)
-        changed = self.reuse_policy.on_truncate(node, take)
+        changed = self._records.on_truncate(node, take)
         self._device_index.shortened(node, changed)
 
     def _begin(self, index: ClassIndex) -> None:
-        index.begin(self.reuse_policy.now, self.reuse_policy.model.rebuilds)
+        index.begin(self._records.now, self._model.rows)
 
     def _tail_tokens(self, node: UnifiedTreeNode) -> int:
-        return self.reuse_policy.tail_tokens(node)
+        return self._records.tail_tokens(node)
 
     def _evict_device_start(self, request_cnt: int) -> None:
         self._started = time.perf_counter()
@@ -111,12 +115,12 @@ class LearnedFullComponent(IndexedFullComponent):
 
     def redistribute_on_node_split(self, new_parent, child) -> None:
         super().redistribute_on_node_split(new_parent, child)
-        self.reuse_policy.on_split(new_parent, child)
+        self._records.on_split(new_parent, child)
 
     def discard_deleted_session_leaf(self, node: UnifiedTreeNode) -> None:
         # Every removal from the tree comes through here.
         super().discard_deleted_session_leaf(node)
-        self.reuse_policy.on_remove(node)
+        self._records.on_remove(node)
 
     def evict_component(
         self, node, device_frees, host_frees, cache_actions, target=EvictLayer.DEVICE
@@ -124,10 +128,11 @@ class LearnedFullComponent(IndexedFullComponent):
         device, host = super().evict_component(
             node, device_frees, host_frees, cache_actions, target
         )
+        self.reuse_policy.record_of(node)
         if device:
-            self.reuse_policy.on_evicted(node, "device", device)
+            self._records.on_evicted(node, "device", device)
         if host:
-            self.reuse_policy.on_evicted(node, "host", host)
+            self._records.on_evicted(node, "host", host)
         return device, host
 
     def commit_insert_component_data(

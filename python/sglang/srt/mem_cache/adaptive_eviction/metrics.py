@@ -74,7 +74,7 @@ class EvictionMetrics:
         """Publish what changed since the last call; ``seconds`` of the walk."""
         labels, made = self._labels, self._collectors
         made["seconds"].labels(**labels).observe(seconds)
-        for tier, counts in policy.evicted_tokens.items():
+        for tier, counts in policy.records.evicted_tokens.items():
             for cls, total in enumerate(counts):
                 new = total - self._sent.get((tier, cls), 0)
                 if new:

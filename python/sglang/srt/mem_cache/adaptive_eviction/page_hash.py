@@ -25,7 +25,7 @@ _NEXT = np.uint64(0xC2B2AE3D27D4EB4F)
 _POSITION = np.uint64(0x165667B19E3779F9)
 _MIX = np.uint64(0xD6E8FEB86659FD93)
 _SHIFT = np.uint64(32)
-
+_ALL_BITS = (1 << 64) - 1
 
 _terms = np.empty(0, np.uint64)
 
@@ -81,5 +81,6 @@ def page_hashes(
     mixed *= _MIX
     if page_size > 1:
         mixed = np.add.reduce(mixed.reshape(-1, page_size), axis=1, dtype=np.uint64)
-    mixed[:1] += np.uint64(base)  # as an array: a scalar sum warns of overflow
-    return np.add.accumulate(mixed)
+    if base:  # in Python integers: a numpy scalar sum would warn of overflow
+        mixed[0] = (int(mixed[0]) + base) & _ALL_BITS
+    return np.add.accumulate(mixed, out=mixed)

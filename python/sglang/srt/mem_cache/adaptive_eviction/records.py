@@ -14,7 +14,7 @@ from typing import Optional
 
 import numpy as np
 
-from .reuse_model import _STARTS, CLASSES, ReuseModel
+from .reuse_model import CLASSES, START_EDGES, ReuseModel
 
 # Added to a class while the request's output length is still unknown.
 PROVISIONAL = 128
@@ -78,7 +78,7 @@ class RunStore:
         cls = np.frombuffer(self.cls, np.int16)
         lower = np.frombuffer(self.lower, np.int16)
         ages = now - np.frombuffer(self.time, np.float64)
-        bins = np.searchsorted(_STARTS, ages, side="right") - 1
+        bins = np.searchsorted(START_EDGES, ages, side="right") - 1
         due = np.nonzero((bins > lower) & (pages > 0) & (cls < PROVISIONAL))[0]
         if due.size:
             upper = bins[due]
@@ -94,11 +94,11 @@ class NodeRecord:
 
     start: pages before the node on its path. base: hash of the page before it
     (or of the namespace). hashes: ``uint64[pages]``. priority: highest priority
-    of the requests that used it. key: its place in the victim index, which sets
-    it; None when it has none or an outdated one.
+    of the requests that used it. entry: its place in the victim index, which sets
+    it; None when it has none.
     """
 
-    __slots__ = ("base", "hashes", "key", "priority", "runs", "start")
+    __slots__ = ("base", "entry", "hashes", "priority", "runs", "start")
 
     def __init__(
         self, start: int, base: int, hashes: np.ndarray, runs: list[int], priority: int
@@ -108,7 +108,7 @@ class NodeRecord:
         self.hashes = hashes
         self.runs = runs
         self.priority = priority
-        self.key: Optional[tuple] = None
+        self.entry: Optional[list] = None
 
     @property
     def end(self) -> int:

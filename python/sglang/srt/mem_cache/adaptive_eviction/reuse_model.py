@@ -27,22 +27,29 @@ CLASSES = HIT_LEVELS * SIZE_LEVELS * OUTPUT_LEVELS
 
 EDGES = np.concatenate(([0.0], 2.0 ** ((np.arange(1, BINS + 1) - 16) / 4)))
 WIDTHS = np.diff(EDGES)
-_STARTS = EDGES[:BINS]
-_STARTS_LIST = _STARTS.tolist()
-_LIMITS = [*_STARTS_LIST[1:], float("inf")]
+START_EDGES = EDGES[:BINS]
+BIN_STARTS: list[float] = START_EDGES.tolist()
+BIN_ENDS = [*BIN_STARTS[1:], float("inf")]
 
 _SIZE_BOUNDS = (2, 7, 22)
 _OUTPUT_BOUNDS = (63, 127, 255, 511)
-_SHAPE = (HIT_LEVELS, SIZE_LEVELS, OUTPUT_LEVELS, BINS // 8, 8)
-_OTHER_AXES = ((1, 2, 4), (0, 2, 4), (0, 1, 4))
 _STRIDE = BINS + 1
+# Bins that share a factor are two octaves.
+_SHARED = 8
+_BLOCKS = BINS // _SHARED
+_LEVELS = np.stack(
+    np.unravel_index(np.arange(CLASSES), (HIT_LEVELS, SIZE_LEVELS, OUTPUT_LEVELS))
+)
+# For each feature, class and block: where its factor stands, [3, CLASSES, _BLOCKS].
+_FACTOR_OF = _LEVELS[:, :, None] * _BLOCKS + np.arange(_BLOCKS)
+_FACTORS = tuple(n * _BLOCKS for n in (HIT_LEVELS, SIZE_LEVELS, OUTPUT_LEVELS))
 DECAY = 0.99
 MAX_HAZARD = 0.999
 
 
 def age_bin(age: float) -> int:
     """Bin of an age in seconds (or requests); a negative age counts as 0."""
-    return bisect_right(_STARTS_LIST, age) - 1 if age > 0.0 else 0
+    return bisect_right(BIN_STARTS, age) - 1 if age > 0.0 else 0
 
 
 def size_level(unknown_blocks: int) -> int:
@@ -67,6 +74,36 @@ def class_label(index: int) -> str:
     return f"h{hits}n{size}o{output}"
 
 
+class IndexRows(dict):
+    """The index by class: ``rows[class][bin]``, expected hits per unit of time.
+
+    Rows of classes without observations are made when first asked for.
+
+    Args:
+        hazard: ``[CLASSES, BINS]``, or None before the first rebuild: then every
+            class has the row of LRU.
+        classes: classes to make now.
+    """
+
+    __slots__ = ("_hazard",)
+    _LRU = (1.0 / EDGES[1:]).tolist()
+
+    def __init__(self, hazard: np.ndarray | None, classes: np.ndarray) -> None:
+        super().__init__()
+        self._hazard = hazard
+        if hazard is not None and classes.size:
+            rows = best_ratios(hazard[classes]).tolist()
+            self.update(zip(classes.tolist(), rows))
+
+    def __missing__(self, cls: int) -> list[float]:
+        if self._hazard is None:
+            row = self._LRU
+        else:
+            row = best_ratios(self._hazard[cls : cls + 1])[0].tolist()
+        self[cls] = row
+        return row
+
+
 class ReuseModel:
     """Exposure and reuse counts, and the index ``G`` rebuilt from them.
 
@@ -83,8 +120,7 @@ class ReuseModel:
         self.exposures = np.zeros((CLASSES, BINS))
         self.reuses = np.zeros((CLASSES, BINS))
         self._hazard: np.ndarray | None = None
-        # LRU until the first rebuild.
-        self._rows: list[list[float]] | None = [(1.0 / EDGES[1:]).tolist()] * CLASSES
+        self._rows: IndexRows | None = None
 
     # ---- observations ----
 
@@ -119,16 +155,21 @@ class ReuseModel:
 
     # ---- index ----
 
-    def value(self, cls: int, age: float) -> tuple[float, float]:
-        """``G`` of a class at an age, and the age at which the next bin starts.
+    @property
+    def rows(self) -> IndexRows:
+        """The index, a new object after each rebuild."""
+        if self._rows is None:
+            # When an eviction asks, not when a request ends.
+            self._rows = IndexRows(self._hazard, self._observed())
+        return self._rows
 
-        Expected hits per second (or per request); the lowest is evicted first.
-        """
-        rows = self._rows
-        if rows is None:
-            rows = self._rows = best_ratios(self._hazard).tolist()
-        b = bisect_right(_STARTS_LIST, age) - 1 if age > 0.0 else 0
-        return rows[cls][b], _LIMITS[b]
+    def value(self, cls: int, age: float) -> float:
+        """``G`` of a class at an age; the lowest is evicted first."""
+        return self.rows[cls][age_bin(age)]
+
+    def _observed(self) -> np.ndarray:
+        """Classes with exposures, ascending."""
+        return np.flatnonzero(self.exposures.any(axis=1))
 
     def reuse_probability(self, cls: int) -> float:
         """Chance that a page of this class is reused at an age seen so far."""
@@ -155,7 +196,7 @@ class ReuseModel:
         self._hazard = np.minimum(
             MAX_HAZARD, (reuses + prior * predicted) / (exposures + prior)
         )
-        self._rows = None  # made when the next eviction asks
+        self._rows = None
         exposures *= DECAY
         reuses *= DECAY
         self.rebuilds += 1
@@ -172,29 +213,32 @@ class ReuseModel:
         """Hazards ``[CLASSES, BINS]`` as base times one factor a feature level.
 
         Factors are shared by 8 bins (two octaves) and fitted by three rounds of
-        iterative proportional scaling, each damped by ``weight`` pages.
+        iterative proportional scaling, each damped by ``weight`` pages. Classes
+        without exposures have nothing to say in it. Sums are made by ``bincount``,
+        whose order of summation is the order of the classes on every processor.
         """
-        exposures = self.exposures.reshape(_SHAPE)
-        observed = [self.reuses.reshape(_SHAPE).sum(axis=a) for a in _OTHER_AXES]
-        factors = [np.ones_like(o) for o in observed]
-        shapes = []
-        for feature, factor in enumerate(factors):
-            shape = [1, 1, 1, BINS // 8, 1]
-            shape[feature] = factor.shape[0]
-            shapes.append(shape)
-        curve = base.reshape(1, 1, 1, BINS // 8, 8)
+        curve = base.reshape(_BLOCKS, _SHARED)
+        factors = [np.ones(size) for size in _FACTORS]
 
-        def product() -> np.ndarray:
-            out = curve
-            for factor, shape in zip(factors, shapes):
-                out = out * factor.reshape(shape)
-            return np.minimum(0.95, out)
+        def product(at: np.ndarray) -> np.ndarray:
+            scale = factors[0][at[0]] * factors[1][at[1]] * factors[2][at[2]]
+            return np.minimum(0.95, curve * scale[:, :, None])
 
+        seen = self._observed()
+        at = _FACTOR_OF[:, seen]
+        exposures = self.exposures[seen].reshape(-1, _BLOCKS, _SHARED)
+        reuses = self.reuses[seen].reshape(-1, _BLOCKS, _SHARED).sum(axis=2)
+
+        def by_level(feature: int, amounts: np.ndarray) -> np.ndarray:
+            places = at[feature].ravel()
+            return np.bincount(places, amounts.ravel(), _FACTORS[feature]) + weight
+
+        observed = [by_level(feature, reuses) for feature in range(3)]
         for _ in range(3):
-            for feature, axes in enumerate(_OTHER_AXES):
-                expected = (product() * exposures).sum(axis=axes)
-                factors[feature] *= (observed[feature] + weight) / (expected + weight)
-        return product().reshape(CLASSES, BINS)
+            for feature in range(3):
+                expected = (product(at) * exposures).sum(axis=2)
+                factors[feature] *= observed[feature] / by_level(feature, expected)
+        return product(_FACTOR_OF).reshape(CLASSES, BINS)
 
     def state_bytes(self) -> int:
         """Bytes of the counts and the index."""
