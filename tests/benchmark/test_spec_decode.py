@@ -89,7 +89,7 @@ def test_lookup_copies_what_followed(text, longest, shortest, expected):
     proposer = LookupProposer(4, longest, shortest)
     proposer.begin(0, np.array(text[:2], np.int32))
     proposer.update([0], [np.array(text[2:], np.int32)])
-    assert list(proposer.propose([0])[0].tokens) == expected
+    assert list(proposer.drafts(proposer.propose([0]))[0].tokens) == expected
 
 
 def test_a_choice_names_a_proposer_and_a_threshold():

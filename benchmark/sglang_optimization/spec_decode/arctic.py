@@ -46,18 +46,20 @@ class ArcticProposer(Proposer):
             self._tokens[request] += len(produced)
             self._global_tokens += len(produced)
 
-    def propose(self, requests: Sequence[int]) -> Sequence[Draft]:
-        drafts = []
-        for request in requests:
-            draft = self._cache.speculate(
+    def propose(self, requests: Sequence[int]) -> list[Any]:
+        return [
+            self._cache.speculate(
                 request,
                 self._tails[request],
                 max_spec_tokens=self.width - 1,
                 min_token_prob=self._least,
                 use_tree_spec=True,
             )
-            drafts.append(Draft(draft.token_ids, draft.parents))
-        return drafts
+            for request in requests
+        ]
+
+    def drafts(self, proposed: list[Any]) -> list[Draft]:
+        return [Draft(draft.token_ids, draft.parents) for draft in proposed]
 
     def end(self, request: int) -> None:
         self._cache.stop_request(request)

@@ -6,6 +6,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -44,7 +45,7 @@ def accepted(draft: Draft, truth: Sequence[int]) -> int:
 class Proposer(ABC):
     """One proposer, for all requests of one set of texts.
 
-    Every method is timed with all it calls. Arrays are int32 views of the request's tokens.
+    ``begin``, ``update`` and ``propose`` are timed with all they call. Arrays are int32 views of the request's tokens.
     """
 
     name: str
@@ -61,8 +62,13 @@ class Proposer(ABC):
         """What the target model produced for a batch of requests since the last update."""
 
     @abstractmethod
-    def propose(self, requests: Sequence[int]) -> Sequence[Draft]:
-        """Drafts of at most ``width - 1`` tokens for a batch of requests."""
+    def propose(self, requests: Sequence[int]) -> Any:
+        """Drafts of at most ``width - 1`` tokens for a batch of requests, in the form that the
+        proposer's own engine takes."""
+
+    def drafts(self, proposed: Any) -> Sequence[Draft]:
+        """The same in ours; not timed."""
+        return proposed
 
     @abstractmethod
     def end(self, request: int) -> None:

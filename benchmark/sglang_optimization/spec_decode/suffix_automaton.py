@@ -39,14 +39,16 @@ class SuffixAutomatonProposer(Proposer):
         for request, produced in zip(requests, tokens, strict=True):
             self._proposer.append(request, produced)
 
-    def propose(self, requests: Sequence[int]) -> Sequence[Draft]:
+    def propose(self, requests: Sequence[int]) -> Any:
         ids = np.array(requests, np.uint64)
-        batch = self._proposer.step_flat(ids, _NOTHING, np.zeros(len(ids) + 1, np.int64))
-        drafts = []
-        tokens, parents = batch.tokens.tolist(), batch.parents.tolist()
-        for row, above, size in zip(tokens, parents, batch.sizes.tolist(), strict=True):
-            drafts.append(Draft(row[1:size], [parent - 1 for parent in above[1:size]]))
-        return drafts
+        return self._proposer.step_flat(ids, _NOTHING, np.zeros(len(ids) + 1, np.int64))
+
+    def drafts(self, proposed: Any) -> list[Draft]:
+        tokens, parents = proposed.tokens.tolist(), (proposed.parents - 1).tolist()
+        return [
+            Draft(row[1:size], above[1:size])
+            for row, above, size in zip(tokens, parents, proposed.sizes.tolist(), strict=True)
+        ]
 
     def end(self, request: int) -> None:
         self._proposer.end(request)

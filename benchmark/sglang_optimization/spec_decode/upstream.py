@@ -55,12 +55,15 @@ class NgramCorpusProposer(Proposer):
         self._corpus.batch_put([self._tails[request] for request in requests])
         self._corpus.synchronize()
 
-    def propose(self, requests: Sequence[int]) -> Sequence[Draft]:
-        tokens, mask = self._corpus.batch_get(
+    def propose(self, requests: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+        return self._corpus.batch_get(
             [str(request) for request in requests],
             [self._tails[request] for request in requests],
             [self._lengths[request] for request in requests],
         )
+
+    def drafts(self, proposed: tuple[np.ndarray, np.ndarray]) -> list[Draft]:
+        tokens, mask = proposed
         width = self.width
         above = np.tril(mask.reshape(-1, width, width) != 0, k=-1)
         parents = np.where(above, np.arange(width), -1).max(axis=2) - 1
