@@ -160,11 +160,14 @@ def _sizes_without_padding(tokens: np.ndarray, depths: np.ndarray) -> np.ndarray
 def _origins(proposal: Proposal, shape: tuple[int, int]) -> np.ndarray:
     if proposal.sources is None:
         return np.full(shape, OWN << 4 | NO_MATCH)
-    sources = np.where(proposal.sources == 0, OWN, proposal.sources).astype(np.int64)
+    # A step may be narrower than the proposal, where all trees are.
+    given = proposal.sources[:, : shape[1]]
+    sources = np.where(given == 0, OWN, given).astype(np.int64)
     if proposal.match_lengths is None:
         buckets = np.int64(NO_MATCH)
     else:
-        buckets = np.searchsorted(MATCH_EDGES, proposal.match_lengths, "right") - 1
+        lengths = proposal.match_lengths[:, : shape[1]]
+        buckets = np.searchsorted(MATCH_EDGES, lengths, "right") - 1
         buckets = np.where(sources == NGRAM, NO_MATCH, buckets)
     return sources << 4 | buckets
 
