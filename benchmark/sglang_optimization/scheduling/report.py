@@ -90,10 +90,11 @@ def _facts(queue: Any, arms: dict[str, dict[str, Any]], note: Any) -> None:
     if not (fcfs and lpm and queue):
         return
     if queue > 128:
-        note(
-            "upstream's lpm by fcfs, hits (1 = it is fcfs)",
-            lpm["hit_ratio"] / (fcfs["hit_ratio"] or 1),
-        )
+        if fcfs["hit_ratio"]:
+            note(
+                "upstream's lpm by fcfs, hits (1 = it is fcfs)",
+                lpm["hit_ratio"] / fcfs["hit_ratio"],
+            )
     elif fcfs["cold_wait_worst"] and lpm["cold_wait_worst"]:
         note(
             "upstream's lpm by fcfs, worst wait of cold requests",
