@@ -83,7 +83,7 @@ def arguments() -> argparse.ArgumentParser:
         type=cli.positive,
         default=1,
         metavar="N",
-        help="measure N times in turn and keep the least times",
+        help="measure N times in turn and keep the least times (--engine: rounds)",
     )
     how.add_argument(
         "--check",

@@ -74,10 +74,8 @@ class _Sums:
 
 def run(options: argparse.Namespace) -> int:
     """Measures every arm; exit code 1 if an output differs from plain decoding."""
-    rounds, new_tokens = (3, 64) if options.full else (1, 48)
-    plan = [(name, 1) for name in WORKLOADS]
-    if options.full:
-        plan.append(("copy", 4))
+    rounds, new_tokens = options.repeats, 96 if options.full else 48
+    plan = [*((name, 1) for name in WORKLOADS), ("copy", 4)]
     specs = [
         replace(
             ServerSpec(_model(), flags={**BASE, **flags}, ready_timeout_s=900),
