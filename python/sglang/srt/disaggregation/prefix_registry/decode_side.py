@@ -377,8 +377,6 @@ def _numbers(stream: Stream) -> dict[str, float]:
 
 def create_decode_registry(manager: TokenizerManager) -> Optional[DecodeRegistry]:
     """The registry that the flags ask for; None without them."""
-    from sglang.srt.arg_groups.overrides import kv_event_block_size_of
-    from sglang.srt.disaggregation.prefix_registry.prefill_side import kv_dtype
     from sglang.srt.runtime_context import get_disagg, get_serving
 
     disagg = get_disagg()
@@ -387,13 +385,16 @@ def create_decode_registry(manager: TokenizerManager) -> Optional[DecodeRegistry
         or disagg.disaggregation_mode != "decode"
     ):
         return None
+    from sglang.srt.arg_groups.overrides import kv_event_block_size_of, resolving_view
+    from sglang.srt.disaggregation.prefix_registry.prefill_side import kv_dtype
+
     settings = parse_settings(disagg.cross_instance_cache_config, "decode")
     labels = manager.metrics_collector.labels if manager.enable_metrics else None
     return DecodeRegistry(
         Expected(
             model=settings.model or get_serving().served_model_name,
             dtype=kv_dtype(manager.model_config.dtype),
-            page_size=kv_event_block_size_of(manager.server_args),
+            page_size=kv_event_block_size_of(resolving_view(manager.server_args)),
         ),
         settings,
         peers=parse_peers(disagg.cross_instance_cache_peers),
