@@ -7,9 +7,11 @@ import json
 
 import hypothesis.strategies as st
 import pytest
+import torch
 from hypothesis import given, settings
 from identities import page_digests
 from registry_world import CORES, PublishedTree
+from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 NAMESPACES = [(None, None), ("tenant", None), (None, "pepper"), ("tenant", "pepper")]
 # Few tokens and shared beginnings: splits, repeats and equal pages at other depths.
@@ -182,3 +184,28 @@ def test_prefixes_are_those_of_dynamos_tree_fed_with_upstreams_events(core, hist
 
 def unsigned(number):
     return None if number is None else number % 2**64
+
+
+def test_a_page_on_the_host_tier_counts_until_both_tiers_dropped_it():
+    """Backups without transfers: host values are set as a finished backup sets them."""
+    world = PublishedTree("python")
+    core = world.tree.tree_core
+    core.set_hicache_enabled()
+    world.serve(range(16))
+    for node in list(core._node_arena.values()):
+        if node is not core.root_node:
+            core.commit_backup(node.id, torch.arange(len(node.key), dtype=torch.int64), {})
+            core._update_duplicate_tracking(node)
+    world.deliver()
+    pages = b"".join(page_digests(range(16), 4, None, None, False))
+    references = world.stream.registry.references
+    assert references(pages) == [2, 2, 2, 2]
+    world.tree._evict_components({ComponentType.FULL: 16}, {ComponentType.FULL: 0})
+    world.deliver()
+    assert world.resident(range(16)) == 0, "none is left on the device"
+    assert references(pages) == [1, 1, 1, 1]
+    assert world.stream.estimate(range(16)) == 16
+    world.tree.evict_host(100)
+    world.deliver()
+    assert references(pages) == [0, 0, 0, 0]
+    assert world.stream.registry.num_blocks == world.history.num_blocks == 0
