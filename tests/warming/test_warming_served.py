@@ -3,65 +3,23 @@
 
 from __future__ import annotations
 
-import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from served import KEY, PAGE, REQUESTS, answers, states, wait_warm
 
 from harness import ClosedLoop, Request, ServerError, drive, require_success
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-PAGE = 8
-LONG = "A manual that many questions share. " * 12
-SYSTEM = "You answer questions about a manual. Be brief. " * 5
-KEY = {"Authorization": "Bearer warm-key"}
-PROMPTS = [
-    {"name": "manual", "text": LONG, "priority": 2},
-    {"name": "chat", "messages": [{"role": "system", "content": SYSTEM}], "pin_seconds": 600},
-    {"name": "ids", "input_ids": list(range(40, 140)), "extra_key": "tenant", "cache_salt": "s"},
+# Requests of six stems in turn; together the stems exceed the pool of 4,096 tokens.
+STEMS, STEM_TOKENS = 6, 760
+QUEUED = [
+    Request(f"Stem {'abcdef'[stem]}. " + "A shared beginning. " * 38 + f"Question {n}", 4)
+    for n in range(6)
+    for stem in range(STEMS)
 ]
-REQUESTS = [
-    Request(LONG + "\nWhat is on page one?", 12),
-    Request(LONG + "\nAnd on page two?", 12),
-    Request([{"role": "system", "content": SYSTEM}, {"role": "user", "content": "Hi"}], 12),
-    Request([*range(40, 140), 7, 8, 9], 12, extra={"extra_key": "tenant", "cache_salt": "s"}),
-    Request([*range(40, 140), 7, 8, 9], 12),
-    Request("Something else entirely.", 12),
-    Request(LONG, 12),
-]
-
-
-@pytest.fixture(scope="module")
-def prompt_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("warming") / "prompts.json"
-    path.write_text(json.dumps({"prompts": PROMPTS}))
-    return str(path)
-
-
-def answers(server):
-    """(text, token ids) of every request: one by one, then all at once."""
-    results = [
-        *drive(server.url, REQUESTS, ClosedLoop(1)),
-        *drive(server.url, REQUESTS, ClosedLoop(len(REQUESTS))),
-    ]
-    require_success(results)
-    return [(r.text, r.output_ids) for r in results], results
-
-
-def states(server, headers=None):
-    (rank,) = server.request("GET", "/cache_warming", headers=headers).json()["ranks"]
-    return {p["name"]: p for p in rank["prompts"]}, rank
-
-
-def wait_warm(server, headers=None, timeout_s=60.0):
-    deadline = time.monotonic() + timeout_s
-    while True:
-        prompts, _ = states(server, headers)
-        if all(p["state"] == "warm" for p in prompts.values()):
-            return prompts
-        assert time.monotonic() < deadline, prompts
-        time.sleep(0.1)
 
 
 @pytest.fixture(scope="module")
@@ -71,31 +29,38 @@ def plain_answers(serve_with):
     return answers(server)[0]
 
 
-@pytest.fixture(scope="module")
-def warm(serve_with, prompt_file):
+@pytest.fixture
+def hints(serve_with, prompt_file):
+    """Orders by prefix and by hint; two run, the rest waits."""
     return serve_with(
-        {
-            "schedule_policy": "lpm",
-            "page_size": PAGE,
-            "cache_warming_prompts": prompt_file,
-            "cache_warming_chunk_size": 64,
-            "admin_api_key": "warm-key",
-        },
-        name="warm",
-    )
-
-
-def test_hints_change_no_answer_and_are_no_cache(serve_with, plain_answers, prompt_file):
-    server = serve_with(
         {
             "schedule_policy": "lpm",
             "page_size": PAGE,
             "cache_warming_prompts": prompt_file,
             "cache_warming_mode": "tree",
             "disable_overlap_schedule": True,
+            "schedule_policy_config": {"aging": "tokens", "matches_per_pass": 8},
+            "max_running_requests": 2,
         },
         name="hints",
     )
+
+
+@pytest.fixture(scope="module")
+def queued_alone(plain_answers, serve_with):
+    """Answers of ``QUEUED``, one at a time, by the server of ``plain_answers``."""
+    server = serve_with({"schedule_policy": "lpm", "page_size": PAGE}, name="plain")
+    server.flush_cache()
+    return tokens_of(drive(server.url, QUEUED, ClosedLoop(1)))
+
+
+def tokens_of(results):
+    require_success(results)
+    return [result.output_ids for result in results]
+
+
+def test_hints_change_no_answer_and_are_no_cache(hints, plain_answers):
+    server = hints
     server.flush_cache()
     wait_warm(server)
     (first,) = drive(server.url, REQUESTS[:1])
@@ -103,6 +68,25 @@ def test_hints_change_no_answer_and_are_no_cache(serve_with, plain_answers, prom
     server.flush_cache()
     assert answers(server)[0] == plain_answers
     assert server.metrics().total("sglang:cache_warming_tokens_total") == 0
+
+
+def test_a_long_queue_in_prefix_order_gives_the_same_answers(hints, queued_alone):
+    hints.flush_cache()
+    results = drive(hints.url, QUEUED, ClosedLoop(len(QUEUED)))
+    assert tokens_of(results) == queued_alone
+    # At best all but one of each stem; how many, depends on how fast they arrive. In order
+    # of arrival none: the stems exceed the pool together, so each has left it by its turn.
+    hits = sum(result.cached_tokens >= STEM_TOKENS // 2 for result in results)
+    assert hits >= 2 * STEMS
+
+
+def test_requests_that_are_given_up_leave_the_queue(hints):
+    with ThreadPoolExecutor(24) as pool:
+        running = [pool.submit(hints.generate, f"{n} {QUEUED[n].prompt}", 24) for n in range(24)]
+        hints.request("POST", "/abort_request", json={"abort_all": True})
+        replies = [one.result() for one in running]
+    assert all("meta_info" in reply for reply in replies)
+    assert len(hints.generate(QUEUED[0].prompt, 4)["output_ids"]) == 4, "it still serves"
 
 
 def test_first_requests_hit_what_was_warmed(plain_answers, warm):
