@@ -65,6 +65,14 @@ def test_refuses_with_the_reason(changed, named):
     assert len(text) > len(named) + 60
 
 
+def test_refuses_where_ranks_could_not_decide_alike():
+    with pytest.raises(ValueError, match="ranks hold different chunks"):
+        config.check_dynamic_overlap(
+            arguments(enable_dp_attention=True, disaggregation_mode="prefill")
+        )
+    config.check_dynamic_overlap(arguments(enable_dp_attention=True, disaggregation_mode="decode"))
+
+
 def test_refuses_the_polling_prefill_loop(monkeypatch):
     name = "SGLANG_ENABLE_DISAGG_PREFILL_CONTINUOUS_INPUT_POLLING"
     monkeypatch.setenv(name, "1")

@@ -7,6 +7,7 @@ Where things are:
     decision.py   OverlapDecisionMaker: the rule, its dwell and its probes
     timing.py     times of one step, from host clock and device events, without stalls
     updates.py    how a changed decision reaches all ranks
+    penalties.py  what penalizers count after a result that was processed early
     metrics.py    Prometheus metrics
     controller.py joins these to a scheduler; called by the patched places
     factory.py    builds the controller, or refuses with the reason

@@ -200,6 +200,11 @@ def _refusals(cfg: Any) -> list[tuple[bool, str, str]]:
             "a decision taken once would reach one group of ranks only",
         ),
         (
+            cfg.enable_dp_attention and cfg.disaggregation_mode == "prefill",
+            "--enable-dp-attention on a prefill instance",
+            "a chunk in flight must overlap there, and ranks hold different chunks",
+        ),
+        (
             polling,
             "SGLANG_ENABLE_DISAGG_PREFILL_CONTINUOUS_INPUT_POLLING",
             "that loop already waits for each result while it takes in requests",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Optional, Sequence
 
+from sglang.srt.managers.dynamic_overlap import penalties
 from sglang.srt.managers.dynamic_overlap.decision import (
     DECODE,
     PREFILL,
@@ -110,8 +111,14 @@ class DynamicOverlap:
         self._decided = decided = self.maker.decide(self._phase, self._size)
         if not decided[0]:
             self._overlapping = False
+            sampling = getattr(scheduler.last_batch, "sampling_info", None)
+            penalized = (
+                sampling is not None and sampling.penalizer_orchestrator.is_required
+            )
             while scheduler.result_queue:
                 batch, result = scheduler.result_queue.popleft()
+                if penalized:
+                    penalties.remember(batch)
                 scheduler.process_batch_result(batch, result)
             self.drained = True
 
@@ -126,6 +133,8 @@ class DynamicOverlap:
         """
         decided, self._decided = self._decided, None
         self._overlapping = not (forced or self.drained)
+        if self.drained:
+            penalties.forget()
         if decided is not None and self.metrics is not None:
             if forced and decided[0]:
                 reason = (
