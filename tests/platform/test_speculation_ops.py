@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The operators of speculation against definitions written out."""
+"""The operators of speculation, in PyTorch and in C++, against definitions written out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-ops = pytest.importorskip("sglang.srt.platforms.cpu_reference_spec_ops")
+plain = pytest.importorskip("sglang.srt.platforms.cpu_reference_spec_plain")
 sampling = pytest.importorskip("sglang.srt.platforms.cpu_reference_spec_sampling")
-draft = pytest.importorskip("sglang.srt.layers.attention.cpu_reference_draft_backend")
+
+
+@pytest.fixture(params=["plain", "native"], scope="module")
+def ops(request):
+    """Both implementations; the compiled one is skipped where it is not installed."""
+    if request.param == "plain":
+        return plain
+    pytest.importorskip("sgl_kernel_ext.cpu_ops")
+    return pytest.importorskip("sglang.srt.platforms.cpu_reference_spec_native")
 
 
 @st.composite
@@ -37,7 +45,7 @@ def children_by_links(child, sibling, node):
 
 
 def empty_links(batch, n):
-    return ops.TreeLinks(*(torch.full((batch, n), -7) for _ in range(3)))
+    return plain.TreeLinks(*(torch.full((batch, n), -7) for _ in range(3)))
 
 
 def mask_of(forest):
@@ -51,7 +59,7 @@ def mask_of(forest):
 
 @settings(max_examples=60, deadline=None)
 @given(trees(), st.integers(0, 50))
-def test_links_and_positions_from_a_mask(forest, length):
+def test_links_and_positions_from_a_mask(ops, forest, length):
     n = len(forest[0])
     seq_lens = torch.arange(len(forest)) + length
     positions = torch.full((len(forest) * n,), -7)
@@ -66,7 +74,7 @@ def test_links_and_positions_from_a_mask(forest, length):
             ]
 
 
-def test_padding_nodes_hang_nowhere():
+def test_padding_nodes_hang_nowhere(ops):
     """Upstream pads a draft with nodes that see themselves alone."""
     mask = mask_of([[-1, 0, 1, -1, -1]])
     links, positions = empty_links(1, 5), torch.zeros(5, dtype=torch.int64)
@@ -113,7 +121,7 @@ def beams(draw):
 
 @settings(max_examples=60, deadline=None)
 @given(beams(), st.integers(0, 9), st.booleans())
-def test_a_beam_becomes_a_tree(beam, length, full_mask):
+def test_a_beam_becomes_a_tree(ops, beam, length, full_mask):
     topk, expanded, chosen, parent_of = beam
     n = len(chosen) + 1
     node_of = {index: node for node, index in enumerate(chosen, start=1)}
@@ -149,14 +157,14 @@ def test_a_beam_becomes_a_tree(beam, length, full_mask):
             ]
 
 
-def test_a_broken_beam_is_refused():
+def test_a_broken_beam_is_refused(ops):
     with pytest.raises(ValueError, match="beam index 0, which was not chosen"):
         ops.beam_to_tree(
             torch.tensor([[1, 2]]),
             torch.tensor([[-1, 0]]),
             torch.tensor([4]),
             topk=2,
-            positions=torch.zeros(3),
+            positions=torch.zeros(3, dtype=torch.int64),
             mask=torch.ones(9, dtype=torch.bool),
             full_mask=False,
             out=empty_links(1, 3),
@@ -165,7 +173,7 @@ def test_a_broken_beam_is_refused():
 
 @settings(max_examples=100, deadline=None)
 @given(trees(), st.integers(0, 2**16), st.integers(1, 9))
-def test_greedy_verification_follows_the_target(forest, seed, depth):
+def test_greedy_verification_follows_the_target(ops, forest, seed, depth):
     gen = torch.Generator().manual_seed(seed)
     batch, n = len(forest), len(forest[0])
     drafts = torch.randint(0, 3, (batch, n), generator=gen)
@@ -208,7 +216,7 @@ def test_greedy_verification_follows_the_target(forest, seed, depth):
     st.lists(st.tuples(st.integers(0, 20), st.integers(0, 6)), min_size=1, max_size=5),
     st.integers(0, 2**16),
 )
-def test_slots_written_are_the_slots_read(spans, seed):
+def test_slots_written_are_the_slots_read(ops, spans, seed):
     gen = torch.Generator().manual_seed(seed)
     table = torch.zeros(len(spans) + 1, 32, dtype=torch.int32)
     rows = torch.randperm(len(spans) + 1, generator=gen)[: len(spans)]
@@ -230,7 +238,7 @@ def test_slots_written_are_the_slots_read(spans, seed):
     assert read.tolist() == slots.tolist()
 
 
-def test_draft_slots_and_positions():
+def test_draft_slots_and_positions(ops):
     table = torch.arange(40, dtype=torch.int32).view(2, 20)
     out, positions = torch.full((8,), -1), torch.full((4,), -1)
     ops.draft_cache_locs(torch.tensor([1, 0]), table, torch.tensor([3, 10]), out, 4, positions)
@@ -238,7 +246,7 @@ def test_draft_slots_and_positions():
     assert positions.tolist() == [3, 3, 10, 10]
 
 
-def test_packing():
+def test_packing(ops):
     front = torch.full((6,), -1)
     ops.front_cache_locs(torch.tensor([2, 0, 1]), torch.arange(9), front)
     assert front.tolist() == [0, 1, 6, -1, -1, -1]
@@ -253,9 +261,9 @@ def test_packing():
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_draft_branches_read_the_prefix_and_their_own_tokens(page_size):
+def test_draft_branches_read_the_prefix_and_their_own_tokens(ops, page_size):
     table = torch.arange(100, 140, dtype=torch.int32)[None]
-    slots = draft.branch_slots(
+    slots = ops.branch_slots(
         table, torch.tensor([0]), [6], topk=2, num_steps=3, page_size=page_size
     )
     prefix = list(range(100, 106))
@@ -266,15 +274,15 @@ def test_draft_branches_read_the_prefix_and_their_own_tokens(page_size):
         assert slots.tolist() == [[*prefix, 106, 107, 108], [*prefix, 114, 115, 116]]
 
 
-def test_renormalisation():
+def test_renormalisation(ops):
     probs = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.2, 0.7]])
-    top_k = sampling.top_k_renorm(probs, torch.tensor([2, 1 << 30]))
+    top_k = ops.top_k_renorm(probs, torch.tensor([2, 1 << 30]))
     torch.testing.assert_close(top_k, torch.tensor([[0.625, 0.375, 0], [0.1, 0.2, 0.7]]))
-    top_p = sampling.top_p_renorm(probs, torch.tensor([0.6, 0.1]))
+    top_p = ops.top_p_renorm(probs, torch.tensor([0.6, 0.1]))
     torch.testing.assert_close(top_p, torch.tensor([[0.625, 0.375, 0], [0, 0, 1.0]]))
 
 
-def test_sampled_verification_keeps_the_distribution():
+def test_sampled_verification_keeps_the_distribution(ops):
     """Whatever was drafted, the first token is distributed as the target's."""
     draws, vocabulary = 4000, 4
     probs = torch.tensor([0.1, 0.2, 0.3, 0.4]).expand(draws, 3, vocabulary)
@@ -285,10 +293,33 @@ def test_sampled_verification_keeps_the_distribution():
     predicts = torch.zeros(draws * 3, dtype=torch.int32)
     accept_index = torch.full((draws, 3), -1, dtype=torch.int32)
     accepted = torch.zeros(draws, dtype=torch.int32)
+    ops.sample_tree(
+        links,
+        torch.tensor([[9, 2, 3]]).expand(draws, 3),
+        probs,
+        torch.rand(draws, 3, generator=gen),
+        predicts=predicts,
+        accept_index=accept_index,
+        accepted_drafts=accepted,
+    )
+    first = predicts.view(draws, 3)[:, 0]
+    share = torch.bincount(first, minlength=vocabulary) / draws
+    torch.testing.assert_close(share, probs[0, 0], atol=0.03, rtol=0)
+    # Two of the four tokens were drafted: those draws are accepted, no others.
+    assert torch.equal(accepted.bool(), first >= 2)
+
+
+def test_sampling_follows_the_links_by_upstreams_names():
+    """The draw 0.5 falls on token 1, which was drafted; the one after it on token 0."""
+    links = empty_links(1, 2)
+    links.write(0, [-1, 0])
+    predicts = torch.zeros(2, dtype=torch.int32)
+    accept_index = torch.full((1, 2), -1, dtype=torch.int32)
+    accepted = torch.zeros(1, dtype=torch.int32)
     sampling.verify_tree_sampling(
-        candidates=torch.tensor([[9, 2, 3]]).expand(draws, 3),
-        target_probs=probs,
-        uniform_samples=torch.rand(draws, 3, generator=gen),
+        candidates=torch.tensor([[7, 1]]),
+        target_probs=torch.tensor([[[0.2, 0.8], [0.9, 0.1]]]),
+        uniform_samples=torch.tensor([[0.5, 0.5]]),
         predicts=predicts,
         accept_index=accept_index,
         accept_token_num=accepted,
@@ -298,11 +329,8 @@ def test_sampled_verification_keeps_the_distribution():
         draft_probs=None,
         deterministic=True,
     )
-    first = predicts.view(draws, 3)[:, 0]
-    share = torch.bincount(first, minlength=vocabulary) / draws
-    torch.testing.assert_close(share, probs[0, 0], atol=0.03, rtol=0)
-    # Two of the four tokens were drafted: those draws are accepted, no others.
-    assert torch.equal(accepted.bool(), first >= 2)
+    assert (predicts.tolist(), accept_index.tolist()) == ([1, 0], [[0, 1]])
+    assert accepted.tolist() == [1]
 
 
 def test_lossy_acceptance_is_refused():

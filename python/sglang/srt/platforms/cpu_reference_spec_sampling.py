@@ -1,48 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sampling while verifying a draft, on the reference CPU platform.
-
-Upstream accepts a drafted token by rejection against the target's distribution.
-Here the target's token is drawn first, at every node, and the tree is followed
-as long as it contains the draw: the output has the target's distribution
-whatever was drafted, and one draw a token is all the randomness there is.
-"""
+"""Sampling while verifying a draft, on the reference CPU platform."""
 
 from __future__ import annotations
 
 import torch
-from sglang.srt.platforms.cpu_reference_spec_ops import TreeLinks, follow_tree
-
-
-def top_k_renorm(probs: torch.Tensor, top_k: torch.Tensor) -> torch.Tensor:
-    """Keep each row's ``top_k`` largest probabilities and rescale the row to 1.
-
-    Args:
-        probs: ``[rows, vocabulary]``.
-        top_k: ``[rows]``; values from the vocabulary's size on keep everything.
-    """
-    vocabulary = probs.shape[1]
-    keep = top_k.clamp(1, vocabulary).long()
-    ordered = probs.sort(dim=-1, descending=True)
-    drop = torch.arange(vocabulary) >= keep[:, None]
-    return _rescale(probs.shape, ordered.values.masked_fill(drop, 0), ordered.indices)
-
-
-def top_p_renorm(probs: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
-    """Keep each row's most likely tokens up to mass ``top_p`` and rescale to 1.
-
-    The token that crosses ``top_p`` is kept, so a row keeps at least one.
-    """
-    ordered = probs.sort(dim=-1, descending=True)
-    before = ordered.values.cumsum(-1) - ordered.values
-    drop = before > top_p[:, None]
-    return _rescale(probs.shape, ordered.values.masked_fill(drop, 0), ordered.indices)
-
-
-def _rescale(
-    shape: torch.Size, values: torch.Tensor, indices: torch.Tensor
-) -> torch.Tensor:
-    values = values / values.sum(-1, keepdim=True)
-    return values.new_zeros(shape).scatter_(-1, indices, values)
+from sglang.srt.platforms.cpu_reference_spec_ops import TreeLinks, sample_tree
+from sglang.srt.platforms.cpu_reference_spec_ops import top_k_renorm as top_k_renorm
+from sglang.srt.platforms.cpu_reference_spec_ops import top_p_renorm as top_p_renorm
 
 
 def verify_tree_sampling(
@@ -57,8 +21,12 @@ def verify_tree_sampling(
     threshold_acc: float = 1.0,
     **rest: torch.Tensor,
 ) -> None:
-    """Draw the target's token at each node and follow the draft tree.
+    """Sample while verifying a draft.
 
+    Upstream accepts a drafted token by rejection against the target's distribution.
+    Here the target's token is drawn first, at every node, and the tree is followed
+    as long as it contains the draw: the output has the target's distribution
+    whatever was drafted, and one draw a token is all the randomness there is.
     The names are those of upstream's keyword arguments.
 
     Args:
@@ -81,17 +49,14 @@ def verify_tree_sampling(
             f"{threshold_acc} are not supported on the reference CPU platform; "
             "allowed: 1.0."
         )
-    mass = target_probs.double().cumsum(-1)
-    # Scaled by the row's own sum: a draw below 1 then always falls inside it.
-    draws = uniform_samples.double()[..., None] * mass[..., -1:]
-    tokens = torch.searchsorted(mass, draws, right=True).squeeze(-1)
     links = TreeLinks(
         rest["retrive_index"], rest["retrive_next_token"], rest["retrive_next_sibling"]
     )
-    follow_tree(
+    sample_tree(
         links,
         candidates,
-        tokens.clamp_(max=target_probs.shape[-1] - 1),
+        target_probs,
+        uniform_samples,
         predicts=predicts,
         accept_index=accept_index,
         accepted_drafts=accept_token_num,

@@ -6,58 +6,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Callable
 
 import torch
-from sglang.srt.layers.attention.cpu_reference_backend import (
-    CpuReferenceAttnBackend,
-    plan_blocks,
-)
+from sglang.srt.layers.attention.cpu_reference_backend import CpuReferenceAttnBackend
+from sglang.srt.platforms.cpu_reference_spec_ops import branch_slots
 
 if TYPE_CHECKING:
     from sglang.srt.model_executor.forward_batch_info import ForwardBatch
     from sglang.srt.model_executor.model_runner import ModelRunner
-
-
-def branch_slots(
-    req_to_token: torch.Tensor,
-    req_pool_indices: torch.Tensor,
-    seq_lens: list[int],
-    *,
-    topk: int,
-    num_steps: int,
-    page_size: int,
-) -> torch.Tensor:
-    """Slots that each draft branch reads: the committed tokens, then its own.
-
-    Args:
-        req_to_token: ``[requests, max_context]``.
-        req_pool_indices: ``[batch]``.
-        seq_lens: committed tokens of each request.
-        topk: branches a request.
-        num_steps: tokens a branch.
-        page_size: with several branches and pages above 1 upstream gives each
-            branch pages of its own, the first of which repeats the tokens of
-            the last committed page.
-
-    Returns:
-        ``[batch * topk, max(seq_lens) + num_steps]`` int64, 0 where a branch is
-        shorter.
-    """
-    longest = max(seq_lens) + num_steps
-    table = torch.zeros(len(seq_lens) * topk, longest, dtype=torch.int64)
-    for i, (row, length) in enumerate(
-        zip(req_pool_indices.tolist(), seq_lens, strict=True)
-    ):
-        for branch in range(topk):
-            start = length + branch * num_steps
-            if page_size > 1 and topk > 1:
-                tail = length % page_size
-                pages = (tail + num_steps + page_size - 1) // page_size
-                start = length + branch * pages * page_size
-            slots = table[i * topk + branch]
-            slots[:length] = req_to_token[row, :length]
-            slots[length : length + num_steps] = req_to_token[
-                row, start : start + num_steps
-            ]
-    return table
 
 
 class CpuReferenceMultiStepDraftBackend:
@@ -96,7 +50,7 @@ class CpuReferenceMultiStepDraftBackend:
         branches = torch.arange(len(table))
         lengths = [length for length in seq_lens for _ in range(self.topk)]
         for step, backend in enumerate(self.attn_backends):
-            backend.forward_metadata = plan_blocks(
+            backend.forward_metadata = backend.plan(
                 q_lens=[1] * len(lengths),
                 k_lens=[length + step + 1 for length in lengths],
                 req_to_token=table,
