@@ -12,7 +12,8 @@ from typing import Any
 import requests
 
 from common.cli import BenchError
-from harness.server import free_port
+
+from .transport import free_ports
 
 PATIENCE_S = 120.0
 PAGE_SIZE = 16
@@ -64,7 +65,7 @@ def measure(blocks: int, flush: int, seed: int) -> dict[str, Any]:
             )
             parent = hashes[-1]
             batches.append(KVEventBatch(ts=0.0, events=[event]))
-    port, events, replay = free_port(), free_port(), free_port()
+    port, events, replay = free_ports(3)
     url = f"http://127.0.0.1:{port}"
     publisher = ZmqEventPublisher(
         0,

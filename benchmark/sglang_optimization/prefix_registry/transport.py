@@ -4,27 +4,36 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from common.cli import BenchError
 from common.stats import percentile
-from harness.server import free_port
 
 PATIENCE_S = 120.0
 
 
-class Worker:
-    """The process of ``worker.py``."""
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback address that are free now, all different."""
+    with ExitStack() as held:
+        sockets = [held.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
 
-    def __init__(self, port: int) -> None:
+
+class Worker:
+    """The process of ``worker.py`` on two ports, updates and syncs."""
+
+    def __init__(self, ports: list[int]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("worker.py")), str(port)],
+            [sys.executable, str(Path(__file__).with_name("worker.py")), *map(str, ports)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -56,16 +65,15 @@ class Worker:
 
 
 @contextmanager
-def reading(port: int) -> Iterator[Any]:
-    """A stream that reads the worker on ``port``."""
+def reading(ports: list[int]) -> Iterator[Any]:
+    """A stream that reads the worker on these ports."""
     from sglang.srt.disaggregation.prefix_registry.endpoints import Endpoint
     from sglang.srt.disaggregation.prefix_registry.stream import Expected, Stream
     from sglang.srt.disaggregation.prefix_registry.subscriber import Subscriber
 
     subscriber = Subscriber(receive_updates=100_000)
     stream = Stream(Expected("m", "float32/auto", 16))
-    address = "tcp://127.0.0.1:{}".format
-    subscriber.follow(stream, Endpoint(address(port), address(port + 1)))
+    subscriber.follow(stream, Endpoint(*(f"tcp://127.0.0.1:{port}" for port in ports)))
     try:
         yield stream
     finally:
@@ -90,11 +98,11 @@ def measure(blocks: int, flush: int, updates: int) -> dict[str, Any]:
         flush: blocks handed over at once, as after a prefill batch.
         updates: published one by one for the lag.
     """
-    port = free_port()
-    worker = Worker(port)
+    ports = free_ports(2)
+    worker = Worker(ports)
     row: dict[str, Any] = {"arm": "registry", "blocks": blocks, "flush": flush}
     try:
-        with reading(port) as stream:
+        with reading(ports) as stream:
             until(lambda: stream.state == "live", "the first snapshot")
             worker.tell("fill", blocks, flush)
             done = until(lambda: stream.registry.num_blocks >= blocks // 32 * 32, "the blocks")
@@ -103,14 +111,14 @@ def measure(blocks: int, flush: int, updates: int) -> dict[str, Any]:
             row["offer_us_a_flush"] = 1e6 * (told["offered"] - told["start"]) / (blocks / flush)
             row.update(_lag(worker, stream, updates))
             row.update(_gap(worker, stream))
-        with reading(port) as late:
+        with reading(ports) as late:
             start = time.monotonic()
             live = until(lambda: late.state == "live", "the late reader's snapshot")
             row["late_join_s"] = live - start
             row["late_join_blocks"] = late.registry.num_blocks
             worker.kill()
             killed = time.monotonic()
-            worker = Worker(port)
+            worker = Worker(ports)
             live = until(
                 lambda: late.state == "live" and late.counts["restarts"] == 1, "the restart"
             )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A publisher process that the benchmark drives over its standard input.
 
-    python worker.py PORT
+    python worker.py UPDATES_PORT SYNCS_PORT
 
 Commands: ``fill BLOCKS FLUSH`` offers that many blocks, ``trickle COUNT INTERVAL_MS`` single
 updates of 4 blocks, each answered with one JSON line. Times are of the system's monotonic clock.
@@ -22,17 +22,17 @@ from sglang.srt.disaggregation.prefix_registry.translate import Translator
 NODE_BLOCKS = 32
 
 
-def main(port: int) -> None:
+def main(ports: tuple[int, int]) -> None:
     history = History(Identity("m", "float32/auto", 16, "token", "bench", 0))
     publisher = Publisher(
         history,
         Translator(16, bigram=False),
         host="127.0.0.1",
-        ports=(port, port + 1),
+        ports=ports,
         queue_blocks=2**31,
         send_updates=100_000,
     )
-    chance = random.Random(port)
+    chance = random.Random(ports[0])
     print(json.dumps({"ready": time.monotonic()}), flush=True)
     for line in sys.stdin:
         command, *rest = line.split()
@@ -64,4 +64,4 @@ def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main((int(sys.argv[1]), int(sys.argv[2])))
