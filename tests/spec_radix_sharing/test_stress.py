@@ -33,7 +33,7 @@ HICACHE = ["--enable-hierarchical-cache", "--hicache-ratio", "2", "--hicache-siz
 HICACHE += ["--hicache-write-policy", "write_through", "--hicache-io-backend", "direct"]
 HICACHE += ["--hicache-mem-layout", "page_first_direct"]
 
-# Name: core, draft model, flags, whether the pool alone forces retractions.
+# Name: core, draft model, flags.
 CASES = {
     "ngram": ("rust", None, [*NGRAM, *LARGE, *CHUNKED]),
     "ngram-small-pool-pages": ("python", None, [*NGRAM, *SMALL, *PAGES, *CHUNKED]),
@@ -42,6 +42,7 @@ CASES = {
     "eagle": ("rust", "head", [*LARGE, *CHUNKED]),
     "eagle-no-overlap-pages": ("python", "head", [*LARGE, *PAGES, *NO_OVERLAP]),
     "standalone-small-pool": ("python", "itself", [*SMALL, *CHUNKED]),
+    "adaptive": ("python", None, [*NGRAM, *LARGE, "--radix-eviction-policy", "adaptive"]),
     "hicache": ("rust", None, [*LARGE, *PAGES, *HICACHE]),
 }
 
@@ -74,8 +75,8 @@ def draft_flags(kind, tiny_model, folder):
 def test_every_page_has_one_owner_and_every_text_one_answer(name, tiny_model, tmp_path):
     core, draft, flags = CASES[name]
     result = tmp_path / "result.json"
-    # Forced retraction where the pool is large enough never to force one.
-    forced = "1" if LARGE[1] in flags else "0"
+    # A small pool forces retractions of its own.
+    forced_every = "9" if LARGE[1] in flags else "40"
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
@@ -83,8 +84,8 @@ def test_every_page_has_one_owner_and_every_text_one_answer(name, tiny_model, tm
         "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
         "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
         "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
-        "SGLANG_TEST_RETRACT": forced,
-        "SGLANG_TEST_RETRACT_INTERVAL": "9",
+        "SGLANG_TEST_RETRACT": "1",
+        "SGLANG_TEST_RETRACT_INTERVAL": forced_every,
     }
     done = subprocess.run(
         [
