@@ -25,6 +25,23 @@ def test_lists_of_sizes_refuse_other_text(text):
         cli.positive_list(text)
 
 
+@pytest.mark.parametrize(
+    ("read", "good", "bad"),
+    [
+        (cli.share, {"0": 0.0, "0.5": 0.5, "1": 1.0}, ["-0.1", "1.1", "x", "nan", ""]),
+        (cli.factor, {"0.5": 0.5, "2": 2.0}, ["0", "-1", "inf", "nan", "x"]),
+        (cli.json_object, {'{"a": 1}': {"a": 1}}, ["[1]", "{", "", "1"]),
+        (cli.named_json_object, {'a={"b": 1}': ("a", {"b": 1})}, ["a", "={}", "a=1", "a={"]),
+        (cli.words_of("fruit", ["fig", "pear"]), {"pear, fig": ["pear", "fig"]}, ["fig,", "kiwi"]),
+    ],
+)
+def test_option_values_are_read_or_refused(read, good, bad):
+    assert {text: read(text) for text in good} == good
+    for text in bad:
+        with pytest.raises(argparse.ArgumentTypeError):
+            read(text)
+
+
 def test_main_turns_errors_into_exit_codes(capsys):
     def fail(options):
         raise cli.BenchError("no such thing; allowed: a, b")

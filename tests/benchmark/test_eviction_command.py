@@ -125,7 +125,6 @@ def test_scale_prints_ratios_and_keeps_the_number_of_leaves(tmp_path, capsys, mo
         (["--policies=lru@c"], "unknown policy 'lru@c'"),
         (["--policies=adaptive@rust"], "adaptive runs on the python core only"),
         (["--policies=gdsf@rust"], "gdsf runs on the python core only"),
-        (["--workloads=a,shared-prefixes"], "unknown workload a; known: shared-prefixes"),
         (["--page-size=3", "--capacity=100"], "--capacity 100 is not a multiple of --page-size 3"),
         (["--policies=lru", "--policy-config=slru={}"], "--policy-config names slru"),
         (
@@ -152,7 +151,9 @@ def test_wrong_input_is_one_message_and_exit_2(argv, message, capsys):
         (["--json=absent/r.json"], "folder 'absent' of 'absent/r.json' does not exist"),
         (["--plot=r.txt"], r"must end in .png or .svg or .pdf"),
         (["--policy-config=slru"], "must be NAME="),
-        (["--policy-config=slru={x"], "slru: not JSON"),
+        (["--policy-config=slru={x"], "slru: '{x' is not JSON"),
+        (["--policy-config=slru=[1]"], "slru: '[1]' is not a JSON object"),
+        (["--workloads=a,shared-prefixes"], "unknown workload a; known: shared-prefixes"),
         (["--seed=-1"], "not an integer of at least 0"),
     ],
 )

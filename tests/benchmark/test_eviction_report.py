@@ -30,6 +30,18 @@ def test_gap_closed_is_relative_to_lru_and_the_optimum_of_the_same_cell():
     assert rows[1]["against_lru"] == pytest.approx(1.5)
 
 
+def test_costs_are_relative_to_lru_on_the_python_core_of_the_same_cell():
+    rows = [
+        row("lru", 0.2, request_us=5.0),
+        row("adaptive", 0.3, request_us=30.0),
+        row("lru@python", 0.2, request_us=20.0),
+        row("adaptive", 0.45, 200, request_us=30.0),
+        row("optimum", 0.6),
+    ]
+    report.complete(rows)
+    assert [r.get("against_python") for r in rows] == [0.25, 1.5, 1.0, None, None]
+
+
 @pytest.mark.parametrize(("lru", "best"), [(None, 0.5), (0.5, None), (0.5, 0.504), (0.5, 0.5)])
 def test_no_gap_is_reported_where_there_is_none(lru, best):
     assert report.gap_closed(0.5, lru, best) is None

@@ -15,9 +15,11 @@ through ``main()``:
 from __future__ import annotations
 
 import argparse
+import json
+import math
 import sys
 from pathlib import Path
-from typing import Callable, Sequence
+from typing import Any, Callable, Collection, Sequence
 
 EXIT_OK = 0
 EXIT_FAILED = 1
@@ -96,6 +98,59 @@ def comma_list(text: str) -> list[str]:
     return parts
 
 
+def words_of(what: str, known: Collection[str]) -> Callable[[str], list[str]]:
+    """Comma-separated words, each one of ``known``; ``what`` names one in the error."""
+
+    def check(text: str) -> list[str]:
+        words = comma_list(text)
+        unknown = [word for word in words if word not in known]
+        if unknown:
+            raise argparse.ArgumentTypeError(
+                f"unknown {what} {', '.join(unknown)}; known: {', '.join(known)}"
+            )
+        return words
+
+    return check
+
+
+def share(text: str) -> float:
+    """A number from 0 to 1."""
+    value = _number(text)
+    if not 0 <= value <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not between 0 and 1")
+    return value
+
+
+def factor(text: str) -> float:
+    """A finite number above 0."""
+    value = _number(text)
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A JSON object."""
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error})") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
+    return value
+
+
+def named_json_object(text: str) -> tuple[str, dict[str, Any]]:
+    """``NAME={...}``: a name and a JSON object."""
+    name, equals, body = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} must be NAME={{...}}, e.g. 'slru={{}}'")
+    try:
+        return name, json_object(body)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{name}: {error}") from None
+
+
 def output_file(*suffixes: str) -> Callable[[str], Path]:
     """A file to be written: its folder must exist, its suffix must be known."""
 
@@ -137,6 +192,13 @@ def main(
     except KeyboardInterrupt:
         print(f"{arguments.prog}: interrupted", file=sys.stderr)
         return EXIT_INTERRUPTED
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan  # fails every comparison
 
 
 def _integer(text: str, least: int) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import json
 import logging
 from typing import Any
 
@@ -13,7 +12,7 @@ from common import cli, progress, result, table
 
 from . import policies, report
 from .optimum import optimum
-from .readers import TraceError, read_trace
+from .readers import read_trace
 from .trace import Trace
 from .workloads import WORKLOADS, workload
 
@@ -57,7 +56,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     what.add_argument(
         "--workloads",
-        type=cli.comma_list,
+        type=cli.words_of("workload", WORKLOADS),
         metavar="LIST",
         default=list(WORKLOADS),
         help="built-in workloads, used where no --trace is given",
@@ -78,7 +77,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     how.add_argument(
         "--policy-config",
-        type=_policy_config,
+        type=cli.named_json_object,
         action="append",
         default=[],
         metavar="NAME=JSON",
@@ -187,15 +186,7 @@ def _cells(options: argparse.Namespace) -> list[tuple[Trace, int]]:
 
 def _traces(options: argparse.Namespace) -> list[Trace]:
     if options.trace:
-        try:
-            return [read_trace(path, options.limit) for path in options.trace]
-        except TraceError as error:
-            raise cli.BenchError(str(error)) from None
-    unknown = [name for name in options.workloads if name not in WORKLOADS]
-    if unknown:
-        raise cli.BenchError(
-            f"unknown workload {', '.join(unknown)}; known: {', '.join(WORKLOADS)}"
-        )
+        return [read_trace(path, options.limit) for path in options.trace]
     count = options.limit or (FULL_REQUESTS if options.full else QUICK_REQUESTS)
     return [workload(name, count, options.seed) for name in options.workloads]
 
@@ -219,19 +210,6 @@ def _with_baseline(chosen: list[policies.Policy]) -> list[policies.Policy]:
     if any(policy.name == policies.BASELINE for policy in chosen):
         return chosen
     return [*policies.resolve([policies.BASELINE], {}), *chosen]
-
-
-def _policy_config(text: str) -> tuple[str, dict[str, Any]]:
-    name, equals, body = text.partition("=")
-    try:
-        config = json.loads(body) if equals else None
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{name}: not JSON ({error})") from None
-    if not isinstance(config, dict):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} must be NAME={{...}}, e.g. 'slru={{\"protected_threshold\": 3}}'"
-        )
-    return name, config
 
 
 def _settings(options: argparse.Namespace) -> dict[str, Any]:

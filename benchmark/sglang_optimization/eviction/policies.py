@@ -14,6 +14,7 @@ OURS = ("adaptive", "weighted", "lru-trim")
 REFERENCE = ("lhd", "gdsf", "s3fifo", "marconi")
 OPTIMUM = "optimum"
 BASELINE = "lru"
+PYTHON_BASELINE = "lru@python"
 GROUPS = {
     "upstream": (*UPSTREAM, "lru@python"),
     "ours": OURS,

@@ -23,6 +23,8 @@ import math
 from pathlib import Path
 from typing import Any, Iterator
 
+from common.cli import BenchError
+
 from .trace import Request, Trace
 
 MOONCAKE_BLOCK_TOKENS = 512
@@ -31,7 +33,7 @@ _COMMON_KEYS = ("timestamp", "input_length", "output_length", "hash_ids")
 _BAILIAN_KEYS = ("chat_id", "parent_chat_id", "turn")
 
 
-class TraceError(Exception):
+class TraceError(BenchError):
     """A trace file that cannot be used; the message names file, line and remedy."""
 
 

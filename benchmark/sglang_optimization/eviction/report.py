@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 from common import plot, stats
 from common.table import Column, byte_size, number, percent, ratio
 
-from .policies import BASELINE, OPTIMUM, Policy
+from .policies import BASELINE, OPTIMUM, PYTHON_BASELINE, Policy
 
 if TYPE_CHECKING:
     from .driver import Outcome
@@ -30,6 +30,7 @@ COLUMNS = (
     Column("gap_closed", "gap closed", percent),
     Column("lru_capacity_text", "LRU needs", text=True),
     Column("request_us", "CPU us/request", number(1)),
+    Column("against_python", "/ lru@python", ratio),
     Column("eviction_us", "CPU us/evict", number(1)),
     Column("state_bytes", "state", byte_size),
     Column("rejected", "rejected", number(0)),
@@ -97,7 +98,13 @@ def bound_row(trace: Trace, capacity: int, bound: Bound) -> Row:
 def complete(rows: Sequence[Row]) -> None:
     """Fill in what a row says relative to LRU and the optimum of its own cell."""
     cell = {(r["trace"], r["capacity"], r["policy"]): r["hit_ratio"] for r in rows}
+    cost = {
+        (r["trace"], r["capacity"]): r["request_us"] for r in rows if r["policy"] == PYTHON_BASELINE
+    }
     for row in rows:
+        python = cost.get((row["trace"], row["capacity"]))
+        if python and row.get("request_us"):
+            row["against_python"] = row["request_us"] / python
         lru = cell.get((row["trace"], row["capacity"], BASELINE))
         best = cell.get((row["trace"], row["capacity"], OPTIMUM))
         row["gap_closed"] = gap_closed(row["hit_ratio"], lru, best)

@@ -6,12 +6,11 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import json
 from dataclasses import replace
 from typing import Any
 
 from common import cli, progress, result
-from eviction.readers import TraceError, read_trace
+from eviction.readers import read_trace
 
 from . import report
 from .arms import WHOLE_QUEUE, Arm, resolve
@@ -52,15 +51,15 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--config",
-        type=json_object,
+        type=cli.json_object,
         default=argparse.SUPPRESS,
         metavar="JSON",
         help="--schedule-policy-config of the policy named custom",
     )
     parser.add_argument(
         "--workloads",
-        type=workload_list,
-        default="shared,none,mixed,hot",
+        type=cli.words_of("workload", SHAPES),
+        default=list(SHAPES),
         metavar="LIST",
         help=", ".join(SHAPES),
     )
@@ -88,7 +87,7 @@ def arguments() -> argparse.ArgumentParser:
         help="replay a Mooncake trace with its arrival times instead of the workloads",
     )
     parser.add_argument(
-        "--speed", type=factor, default=1.0, metavar="X", help="replay X times as fast"
+        "--speed", type=cli.factor, default=1.0, metavar="X", help="replay X times as fast"
     )
     parser.add_argument(
         "--limit",
@@ -145,8 +144,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _hold(options: argparse.Namespace, arms: list[Arm]) -> list[dict[str, Any]]:
     """Queues held at a length, every workload, length and policy."""
-    workloads = options.workloads
-    names = workload_list(workloads) if isinstance(workloads, str) else workloads
+    names = options.workloads
     queues = options.queues or (FULL_QUEUES if options.full else QUICK_QUEUES)
     plan = [
         (name, length, arm)
@@ -178,10 +176,7 @@ def _hold(options: argparse.Namespace, arms: list[Arm]) -> list[dict[str, Any]]:
 def _replay(options: argparse.Namespace, arms: list[Arm]) -> list[dict[str, Any]]:
     """A trace at its arrival times, every policy."""
     limit = options.limit or (None if options.full else TRACE_REQUESTS)
-    try:
-        trace = read_trace(options.trace, limit)
-    except TraceError as error:
-        raise cli.BenchError(str(error)) from None
+    trace = read_trace(options.trace, limit)
     jobs = from_trace(trace, options.speed)
     rows = []
     with progress.steps(len(arms)) as steps:
@@ -217,39 +212,6 @@ def _run(
     ) as made:
         gc.collect()
         return experiment(Engine(made, replace(Speed(), **speed))).row()
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """A JSON object."""
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not JSON ({error})") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a JSON object")
-    return value
-
-
-def workload_list(text: str) -> list[str]:
-    """Comma-separated workload names."""
-    names = cli.comma_list(text)
-    for name in names:
-        if name not in SHAPES:
-            raise argparse.ArgumentTypeError(
-                f"unknown workload {name!r}; known: {', '.join(SHAPES)}"
-            )
-    return names
-
-
-def factor(text: str) -> float:
-    """A number above 0."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value
 
 
 def _words(values: tuple[int, ...]) -> str:
