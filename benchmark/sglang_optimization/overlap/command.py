@@ -49,7 +49,7 @@ def arguments() -> argparse.ArgumentParser:
         "--steps",
         type=cli.positive,
         metavar="N",
-        help="model: full batches' worth of tokens a cell plays (default 1500, full 3000)",
+        help="model: full batches' worth of tokens a cell plays (default 1500, full 2000)",
     )
     parser.add_argument(
         "--model", type=Path, help="engine: model folder (default: tiny, made here)"
@@ -114,7 +114,7 @@ def run_model(
 ) -> tuple[list[dict[str, Any]], int]:
     """Rows of all cells, and the exit code."""
     spec = grid.FULL if options.full else grid.QUICK
-    steps = options.steps or (3000 if options.full else 1500)
+    steps = options.steps or (2000 if options.full else 1500)
     settings["steps"], settings["grid"] = steps, spec
     costs = calibrate.costs(calibration)
     rows = []
