@@ -99,6 +99,7 @@ def run(options: argparse.Namespace) -> int:
         found, measured = run_engine(options, settings)
         results += found
         calibration = calibration or measured
+        settings["calibration"] = measured
     code = 0
     if "model" in wants:
         settings["calibration"] = calibration = calibration or calibrate.load()
