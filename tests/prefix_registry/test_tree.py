@@ -192,10 +192,11 @@ def test_a_page_on_the_host_tier_counts_until_both_tiers_dropped_it():
     core = world.tree.tree_core
     core.set_hicache_enabled()
     world.serve(range(16))
-    for node in list(core._node_arena.values()):
-        if node is not core.root_node:
-            core.commit_backup(node.id, torch.arange(len(node.key), dtype=torch.int64), {})
-            core._update_duplicate_tracking(node)
+    nodes = [node for node in core._node_arena.values() if node is not core.root_node]
+    for node in nodes:
+        core.mark_write_through_pending([node.id], node.id)
+        core.commit_backup(node.id, torch.arange(len(node.key), dtype=torch.int64), {})
+        core.finish_write_through([node.id], node.id)
     world.deliver()
     pages = b"".join(page_digests(range(16), 4, None, None, False))
     references = world.stream.registry.references
