@@ -166,6 +166,28 @@ def test_a_queued_step_gives_way_to_a_real_request(warmer, world):
     assert world.states() == {"a": "warming"}
 
 
+@pytest.mark.parametrize("traffic", [False, True])
+def test_real_work_during_a_step_does_not_change_the_size_of_steps(tmp_path, traffic):
+    world = World(tmp_path, [prompt("a", 0, 200)], capacity=256, chunk=128, step_s=0.5)
+    scheduler = Scheduler(world.cache)
+    warmer = scheduler.warmer = CacheWarmer(
+        scheduler, world.planner, None, world.metrics, LoraIds(None), serve_priority=False
+    )
+    size = world.planner.step_size
+    before = size.tokens
+    launch(warmer)
+    running = run(warmer, world)
+    next(running)
+    scheduler.running[0].ended_at = 11.0  # ten seconds
+    if traffic:
+        assert warmer.admit([real()], 1) == 1
+    with pytest.raises(StopIteration):
+        next(running)
+    warmer.admit([], 0)
+    assert world.metrics.seconds.value == 10.0
+    assert size.tokens == (before if traffic else before // 2)
+
+
 def test_a_running_chunk_does_not_hold_real_requests_back(warmer, world):
     launch(warmer)
     running = run(warmer, world)

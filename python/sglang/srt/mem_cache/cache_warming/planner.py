@@ -256,7 +256,9 @@ class Planner:
         return self.index.size + grown <= self.settings.budget_tokens
 
     def _reindex(self) -> None:
-        self.index.rebuild(e.key.upto(e.cached) for e in self._listing.listed if e.cached)
+        self.index.rebuild(
+            e.key.upto(e.cached) for e in self._listing.listed if e.cached
+        )
         self.metrics.set_resident(self.index.size)
 
     def _adopt_adapter(self, entry: Entry) -> bool:
@@ -362,8 +364,14 @@ class Planner:
                 entry.times_warmed += 1
                 self.metrics.prompts.inc()
 
-    def prefill_done(self, step: PrefillStep, seconds: float) -> None:
-        """The step's request ended and the engine is idle again."""
+    def prefill_done(
+        self, step: PrefillStep, seconds: float, alone: bool = True
+    ) -> None:
+        """The step's request ended and the engine is idle again.
+
+        Not ``alone``: real requests came meanwhile, so that ``seconds`` contains
+        their work and says nothing about the size of steps.
+        """
         self.metrics.seconds.inc(seconds)
         entry = self._listing.known(step.name)
         if entry is None or entry.serial != step.serial:
@@ -382,7 +390,8 @@ class Planner:
             return
         entry.failures = 0
         self.metrics.tokens.inc(entry.cached - before)
-        self.step_size.took(entry.cached - before, seconds)
+        if alone:
+            self.step_size.took(entry.cached - before, seconds)
         # It may have taken the place of another entry.
         self._verify_due = True
         if entry.cached >= self._target(entry):

@@ -98,6 +98,8 @@ class CacheWarmer:
         self._step: Optional[PrefillStep] = None
         self._req: Optional[WarmingReq] = None
         self._queued_passes = 0
+        # No real request came since it was launched.
+        self._alone = True
         self._counted: WeakSet[Req] = WeakSet()
 
     # ---- input ----------------------------------------------------------
@@ -168,6 +170,7 @@ class CacheWarmer:
             count = len(batch)
         real = any(self._is_real_work(item) for item in batch)
         if real:
+            self._alone = False
             if self.planner is not None:
                 self.planner.on_traffic()
             if self._req is not None and self._is_queued():
@@ -215,7 +218,7 @@ class CacheWarmer:
         return control.answer(self.planner, req)
 
     def _launch(self, step: PrefillStep) -> None:
-        self._step, self._queued_passes = step, 0
+        self._step, self._queued_passes, self._alone = step, 0, True
         self._scheduler.handle_generate_request(
             request_input(
                 step,
@@ -275,7 +278,8 @@ class CacheWarmer:
         req, step, self._req, self._step = self._req, self._step, None, None
         if self.planner is not None:
             ended_at = req.ended_at if req.ended_at is not None else time.monotonic()
-            self.planner.prefill_done(step, ended_at - req.started_at)
+            seconds = ended_at - req.started_at
+            self.planner.prefill_done(step, seconds, alone=self._alone)
 
     # ---- what happens in the scheduler ----------------------------------
 
