@@ -96,6 +96,7 @@ class LoopWorld:
         )
         self.get_next_disagg_prefill_batch_to_run = self.get_next_batch_to_run
         self.get_next_disagg_decode_batch_to_run = self.get_next_batch_to_run
+        self.radix_sharer = None  # as in a scheduler without --enable-spec-radix-sharing
         self.dynamic_overlap = None
         if maker is not None:
             self.dynamic_overlap = DynamicOverlap(
