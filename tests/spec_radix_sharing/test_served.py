@@ -137,7 +137,7 @@ def test_abort_gives_everything_back(sharing):
     with urllib.request.urlopen(request, timeout=120) as stream:
         for _ in range(60):
             stream.readline()
-        sharing.post("/abort_request", {"rid": "to-be-aborted"})
+        sharing.request("POST", "/abort_request", json={"rid": "to-be-aborted"})
         stream.read()
     time.sleep(1)
     # Succeeds only where no request holds a page; the next answer would show a lost one.

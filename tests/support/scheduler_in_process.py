@@ -114,9 +114,7 @@ class SchedulerInProcess:
         from sglang.srt.managers.io_struct import TokenizedGenerateReqInput
         from sglang.srt.sampling.sampling_params import SamplingParams
 
-        sampling = SamplingParams(
-            max_new_tokens=max_new_tokens, temperature=0.0, ignore_eos=True
-        )
+        sampling = SamplingParams(max_new_tokens=max_new_tokens, temperature=0.0, ignore_eos=True)
         sampling.normalize(None)
         return TokenizedGenerateReqInput(
             rid=rid,
