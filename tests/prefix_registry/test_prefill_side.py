@@ -84,7 +84,7 @@ def test_adapters_are_found_by_name_under_their_latest_id(side):
 
 def test_weight_updates_begin_an_epoch_with_what_is_still_cached(side):
     side.serve(PROMPT)
-    side.registry.on_weights_updated()
+    side.component.publish_kv_events()
     wait_for(lambda: known(side) == 40)
     epoch = side.stream.epoch
     side.registry.on_weights_updated()

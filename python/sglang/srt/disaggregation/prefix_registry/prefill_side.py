@@ -110,8 +110,10 @@ class PrefillRegistry:
             self.publisher.note_adapters(self._adapters)
 
     def on_weights_updated(self) -> None:
-        """The weights changed: what readers know is of other weights."""
-        self.publisher.offer(*self.tap.drain())
+        """The weights changed: what readers know is of other weights.
+
+        Call it after a flush, or what changed before them is told after them.
+        """
         self.publisher.new_epoch()
 
     def _export(self) -> None:
