@@ -49,6 +49,7 @@ def test_steps_are_read_from_the_stages():
     text = (
         "# TYPE sglang:spec_stage_seconds histogram\n"
         'sglang:spec_stage_seconds_sum{stage="verify"} 4\n'
+        'sglang:spec_stage_seconds_count{stage="verify"} 50\n'
         'sglang:spec_stage_seconds_sum{stage="lookup"} 1\n'
         'sglang:spec_stage_seconds_sum{stage="draft_prefill"} 100\n'
         "# TYPE sglang:spec_steps_total counter\nsglang:spec_steps_total 50\n"
@@ -66,11 +67,13 @@ def test_the_least_disturbed_stretch_counts():
             0.0,
             "# TYPE sglang:spec_stage_seconds histogram\n"
             f'sglang:spec_stage_seconds_sum{{stage="verify"}} {seconds}\n'
-            f"# TYPE sglang:spec_steps_total counter\nsglang:spec_steps_total {steps}\n",
+            f'sglang:spec_stage_seconds_count{{stage="verify"}} {steps}\n',
         )
 
     # 500, then 60, 70 and 900 ms a step; the last stretch is too short to count.
-    made = [scrape(*at) for at in ((0, 0), (10, 5), (20, 5.6), (30, 6.3), (40, 15.3), (41, 15.31))]
+    made = [
+        scrape(*at) for at in ((1, 0.5), (11, 5.5), (21, 6.1), (31, 6.8), (41, 15.8), (42, 15.81))
+    ]
     assert served.best_step_ms(made) == pytest.approx(60.0)
 
 

@@ -51,7 +51,10 @@ class World:
         self.now, self.step, self.width = 0.0, 0, width
         self.clock = stages.StageClock(None, lambda: self.now)
         self.log = drafts.DraftLog()
-        self.observer = observers.SpecObserver(self.recorder, self.clock, self.log)
+        self.wall = 0.0
+        self.observer = observers.SpecObserver(
+            self.recorder, self.clock, self.log, lambda: self.wall
+        )
 
     def launch(self, reqs, seconds=1.0):
         self.step += 1
@@ -100,6 +103,17 @@ def test_long_requests_are_exported_every_few_steps():
     assert world.recorder.sums.steps == observers.FLUSH_STEPS + 1
     world.observer.on_idle()  # nothing new
     assert world.recorder.calls == 2
+
+
+def test_slow_steps_are_exported_every_second():
+    world, req = World(), Req()
+    world.decode([req], [[1]])
+    assert world.recorder.calls == 0
+    world.wall += observers.FLUSH_SECONDS
+    world.decode([req], [[1]])
+    assert world.recorder.sums.steps == 2
+    world.decode([req], [[1]])
+    assert world.recorder.calls == 1
 
 
 def test_a_grammar_cuts_the_accepted_path():

@@ -25,7 +25,6 @@ ARMS: dict[str, dict[str, Any]] = {
     "NGRAM": NGRAM,
     "SAM": {**NGRAM, "speculative_ngram_use_sam": True},
 }
-STEPS = "sglang:spec_steps_total"
 DECODE_STAGES = ("lookup", "draft", "tree_build", "verify", "draft_extend", "index_update")
 PROMPTS = (
     "Repeat this code exactly:\ndef mean(values):\n    total = 0\n    for value in values:\n"
@@ -86,8 +85,12 @@ def drive_for(server: Server, concurrency: int, requests: int, new_tokens: int) 
 def step_ms(interval: Metrics) -> float:
     """Mean milliseconds of a decode step's stages; a step's scheduling comes on top."""
     seconds = interval.by("sglang:spec_stage_seconds_sum", "stage")
-    steps = interval.total("sglang:spec_steps_total")
-    return 1e3 * sum(seconds.get(stage, 0.0) for stage in DECODE_STAGES) / steps
+    return 1e3 * sum(seconds.get(stage, 0.0) for stage in DECODE_STAGES) / timed_steps(interval)
+
+
+def timed_steps(interval: Metrics) -> float:
+    """Steps whose stages were timed. Counters follow later, several steps at once."""
+    return interval.get("sglang:spec_stage_seconds_count", stage="verify")
 
 
 def best_step_ms(scrapes: Sequence[Scrape], least_steps: int = 8) -> float:
@@ -95,12 +98,12 @@ def best_step_ms(scrapes: Sequence[Scrape], least_steps: int = 8) -> float:
 
     Other work on the machine only makes steps longer, so this is nearest to an undisturbed step.
     """
-    parsed = [m for m in map(Metrics.parse, (s.text for s in scrapes)) if STEPS in m]
+    parsed = [m for m in map(Metrics.parse, (s.text for s in scrapes)) if timed_steps(m)]
     best, first = math.inf, 0
     for last in range(1, len(parsed)):
         while first < last:
             interval = parsed[last] - parsed[first]
-            if interval.total(STEPS) < least_steps:
+            if timed_steps(interval) < least_steps:
                 break
             best = min(best, step_ms(interval))
             first += 1

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
-from typing import Any, Optional, Sequence
+from typing import Any, Callable, Optional, Sequence
 
 from sglang.srt.speculative.observability import drafts, stages
 from sglang.srt.speculative.observability.metrics import SpecMetrics
@@ -12,8 +13,9 @@ from sglang.srt.speculative.observability.step import Outcome, count_step
 from sglang.srt.speculative.observability.summary import RequestSummary
 from sglang.srt.speculative.observability.totals import ServerTotals
 
-# Steps between two exports while no request ends.
+# Steps and seconds between two exports while no request ends.
 FLUSH_STEPS = 16
+FLUSH_SECONDS = 1.0
 # Steps that the exported ratios look back on.
 RATIO_STEPS = 64
 # Steps whose stage times may still arrive.
@@ -28,6 +30,7 @@ class SpecObserver:
             does not report.
         clock: times the stages.
         log: where workers note their drafts.
+        now: a clock in seconds.
     """
 
     def __init__(
@@ -35,11 +38,14 @@ class SpecObserver:
         metrics: Optional[SpecMetrics],
         clock: stages.StageClock,
         log: drafts.DraftLog,
+        now: Callable[[], float] = time.monotonic,
     ):
         self._metrics = metrics
         self._clock = clock
         clock.on_backlog = self._collect_times
         self._log = log
+        self._now = now
+        self._flushed = now()
         self._totals = ServerTotals()
         self._window = ServerTotals()
         # Step -> requests that were in it, and what its stages took so far.
@@ -90,14 +96,17 @@ class SpecObserver:
 
     def on_processed(self, batch: Any) -> None:
         """The finish states of ``batch`` are set; its output is about to be sent."""
-        if self._totals.steps >= FLUSH_STEPS or any(
-            req.finished() for req in batch.reqs
+        if (
+            self._totals.steps >= FLUSH_STEPS
+            or self._now() - self._flushed >= FLUSH_SECONDS
+            or any(req.finished() for req in batch.reqs)
         ):
             self.flush()
 
     def flush(self) -> None:
         """Exports what was counted and timed since the last time."""
         self._collect_times()
+        self._flushed = self._now()
         if not self._totals.steps:
             return
         totals, self._totals = self._totals, ServerTotals()
@@ -122,25 +131,25 @@ class SpecObserver:
         self._riders[step] = riders
         while len(self._riders) > _KEEP:
             self._riders.popitem(last=False)
-        for time in self._times.pop(step, ()):
+        for took in self._times.pop(step, ()):
             for summary in riders:
-                summary.add_seconds(time.stage, time.clock, time.seconds)
+                summary.add_seconds(took.stage, took.clock, took.seconds)
 
     def _collect_times(self) -> None:
-        for time in self._clock.drain():
+        for took in self._clock.drain():
             if self._metrics is not None:
-                self._metrics.observe_stage(time.stage, time.clock, time.seconds)
-            if time.step is None:
+                self._metrics.observe_stage(took.stage, took.clock, took.seconds)
+            if took.step is None:
                 continue
-            riders = self._riders.get(time.step)
+            riders = self._riders.get(took.step)
             if riders is None:
                 # Under overlap a step's stages are over before its result is read.
-                self._times.setdefault(time.step, []).append(time)
+                self._times.setdefault(took.step, []).append(took)
                 while len(self._times) > _KEEP:
                     self._times.popitem(last=False)
                 continue
             for summary in riders:
-                summary.add_seconds(time.stage, time.clock, time.seconds)
+                summary.add_seconds(took.stage, took.clock, took.seconds)
 
 
 def create_observer(reporter: Any) -> Optional[SpecObserver]:
