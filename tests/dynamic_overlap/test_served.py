@@ -52,7 +52,7 @@ def exported(server, decisions):
     deadline = time.monotonic() + 2
     while True:
         metrics = server.metrics()
-        if metrics.total(PREFIX + "decisions_total") >= decisions:
+        if metrics.get(PREFIX + "decisions_total") >= decisions:
             return metrics
         if time.monotonic() > deadline:
             return metrics
@@ -79,12 +79,11 @@ def test_answers_are_those_of_a_plain_server_and_metrics_say_what_was_decided(se
     assert set(measured) == {"drain"}
     probes = decisions.by(PREFIX + "decisions_total", "outcome", reason="probe")
     assert set(probes) == {"overlap"}
-    assert after.total(PREFIX + "switches_total") == 0
-    for phase in ("prefill", "decode"):
-        assert set(after.by(PREFIX + "forward_seconds", "size", phase=phase).values()) == {0.0}
-        host = after.by(PREFIX + "cpu_seconds", "part", phase=phase)
-        assert set(host) == {"schedule", "launch", "process"}
-        assert all(seconds > 0 for seconds in host.values())
+    assert after.get(PREFIX + "switches_total") == 0
+    assert set(after.by(PREFIX + "forward_seconds", "phase").values()) == {0.0}
+    host = after.by(PREFIX + "cpu_seconds", "part", phase="decode")
+    assert set(host) == {"schedule", "launch", "process"}
+    assert all(seconds > 0 for seconds in host.values())
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is exported, read back as a scrape."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness import Metrics
+
+metrics = pytest.importorskip(
+    "sglang.srt.managers.dynamic_overlap.metrics",
+    reason="topic dynamic-overlap is not in this build",
+)
+from sglang.srt.managers.dynamic_overlap.config import DynamicOverlapConfig  # noqa: E402
+from sglang.srt.managers.dynamic_overlap.decision import (  # noqa: E402
+    DECODE,
+    OverlapDecisionMaker,
+    Proposal,
+)
+
+PREFIX = "sglang:dynamic_overlap_"
+
+
+@pytest.fixture
+def scrape(monkeypatch):
+    """Returns the samples of a registry that only these metrics are in."""
+    import prometheus_client
+
+    registry = prometheus_client.CollectorRegistry()
+    for name in ("Counter", "Gauge"):
+        kind = getattr(prometheus_client, name)
+        monkeypatch.setattr(
+            prometheus_client,
+            name,
+            lambda *args, kind=kind, **more: kind(*args, registry=registry, **more),
+        )
+    return lambda: Metrics.parse(prometheus_client.generate_latest(registry).decode())
+
+
+def test_counts_and_averages_are_exported(scrape):
+    maker = OverlapDecisionMaker(DynamicOverlapConfig())
+    exported = metrics.OverlapMetrics(maker, {"model_name": "m", "tp_rank": "0"})
+    for _ in range(12):
+        maker.observe(DECODE, 9, True, 0.001, 0.002, 0.012, 0.003)
+        maker.decide(DECODE, 9)
+    exported.decided(True, "heuristic")
+    exported.decided(False, "grammar")
+    exported.export_rest()
+    seen = scrape()
+    decisions = PREFIX + "decisions_total"
+    assert seen.by(decisions, "reason", outcome="overlap") == {"heuristic": 1}
+    assert seen.by(decisions, "reason", outcome="drain") == {"grammar": 1}
+    assert seen.get(PREFIX + "switches_total", model_name="m") == 0
+    assert seen.get(PREFIX + "forward_seconds", phase="decode", size="8") == pytest.approx(0.01)
+    parts = seen.by(PREFIX + "cpu_seconds", "part", phase="decode", size="8")
+    assert parts == {
+        "schedule": pytest.approx(0.001),
+        "launch": pytest.approx(0.002),
+        "process": pytest.approx(0.003),
+    }
+    maker.apply([Proposal(DECODE, 4, False)])
+    for _ in range(metrics.EXPORT_INTERVAL_STEPS):
+        exported.decided(False, "measured")
+    seen = scrape()
+    assert seen.get(PREFIX + "switches_total", model_name="m") == 1
+    assert seen.by(decisions, "reason") == {
+        "heuristic": 1,
+        "grammar": 1,
+        "measured": metrics.EXPORT_INTERVAL_STEPS,
+    }
+
+
+def test_nothing_is_made_before_it_is_exported_or_without_metrics(scrape):
+    maker = OverlapDecisionMaker(DynamicOverlapConfig())
+    metrics.OverlapMetrics(maker, {"model_name": "m"}).decided(True, "heuristic")
+    silent = metrics.OverlapMetrics(maker, None)
+    silent.decided(True, "heuristic")
+    silent.export_rest()
+    assert scrape().kinds == {}
