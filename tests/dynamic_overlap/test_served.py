@@ -98,5 +98,8 @@ def test_refuses_to_start_with_the_reason(tiny_model, flags, named):
     from sglang.srt.server_args import prepare_server_args
 
     arguments = ["--model-path", str(tiny_model), "--enable-dynamic-overlap", *flags]
+    server_args = prepare_server_args(arguments)
+    server_args.resolve_once()
     with pytest.raises(ValueError, match=named):
-        prepare_server_args(arguments).resolve_once()
+        # What every way of launching calls before anything is loaded.
+        server_args.check_server_args()
