@@ -13,7 +13,11 @@ import requests
 from aiohttp import web
 from identities import expected, identity, page_digests
 from sglang.srt.disaggregation.prefix_registry import discovery
-from sglang.srt.disaggregation.prefix_registry.decode_side import MAX_INSTANCES, DecodeRegistry
+from sglang.srt.disaggregation.prefix_registry.decode_side import (
+    FAKE_BOOTSTRAP_HOST,
+    MAX_INSTANCES,
+    DecodeRegistry,
+)
 from sglang.srt.disaggregation.prefix_registry.endpoints import Endpoint
 from sglang.srt.disaggregation.prefix_registry.history import History
 from sglang.srt.disaggregation.prefix_registry.publisher import Publisher
@@ -243,6 +247,16 @@ def test_a_request_that_cannot_be_predicted_is_served_all_the_same(closing):
     registry.on_request(odd)
     registry.on_request(request("no host", 0, bootstrap_host=None))
     assert registry.ready_model.tokens_per_s("nobody") > 0
+
+
+def test_upstreams_warm_up_names_no_instance(closing):
+    asked = []
+    registry = closing(decode(ask=asked.append))
+    registry.on_request(request("warm-up", 0, bootstrap_host=FAKE_BOOTSTRAP_HOST))
+    registry.on_request(request("real", 0))
+    wait_for(lambda: asked)
+    assert set(asked) == {"10.9.9.9:1"}
+    assert registry.estimate_all(Prompt(PROMPT)) == [], "it has not said anything"
 
 
 def test_wildcards_are_not_advertised():

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# Upstream's name for requests without a prefill instance, as its own warm-up sends
+# (disaggregation/utils.py, which imports torch).
+FAKE_BOOTSTRAP_HOST = "2.2.2.2"
 # The bootstrap address comes with requests: bound what strangers can make us ask.
 MAX_INSTANCES = 256
 # A silent instance is asked where it is now this often, one that never answered less
@@ -150,8 +153,11 @@ class DecodeRegistry:
     def estimate_all(self, prompt: Prompt) -> list[dict[str, Any]]:
         """For each known instance and rank the prefix it has, and how sure that is."""
         with self._lock:
+            # An instance without the flag, or not found yet, has nothing to say.
             instances = [
-                (each.name, dict(each.streams)) for each in self._instances.values()
+                (each.name, dict(each.streams))
+                for each in self._instances.values()
+                if each.streams
             ]
         out = []
         for name, streams in instances:
@@ -174,7 +180,10 @@ class DecodeRegistry:
 
         Never raises: without a prediction a request only loses its place in the order.
         """
-        if request.bootstrap_host is None or not request.input_ids:
+        if (
+            request.bootstrap_host in (None, FAKE_BOOTSTRAP_HOST)
+            or not request.input_ids
+        ):
             return
         try:
             self._predict(request)
