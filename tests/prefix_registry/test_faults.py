@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import random
 import signal
 import subprocess
@@ -19,7 +20,8 @@ from sglang.srt.disaggregation.prefix_registry.endpoints import Endpoint
 from sglang.srt.disaggregation.prefix_registry.stream import Stream
 from sglang.srt.disaggregation.prefix_registry.subscriber import Subscriber
 
-HEAL_S = 2.0
+# What is promised; a machine that builds other things at the same time may take longer.
+HEAL_S = 10.0 if os.environ.get("CI") else 2.0
 
 
 class PublisherProcess:
