@@ -57,12 +57,12 @@ class Abandoned:
     Used as a context: the block runs while it decodes; at its end it is aborted.
     """
 
-    def __init__(self, server: Server, prompt: Sequence[int], rid: str = "gone") -> None:
-        self._server, self._rid = server, rid
+    def __init__(self, server: Server, prompt: Sequence[int], new_tokens: int = 1500) -> None:
+        self._server, self._rid = server, "gone"
         body = {
-            "rid": rid,
+            "rid": self._rid,
             "input_ids": list(prompt),
-            "sampling_params": {"temperature": 0, "max_new_tokens": 1500, "ignore_eos": True},
+            "sampling_params": {"temperature": 0, "max_new_tokens": new_tokens, "ignore_eos": True},
         }
         self.answer: dict = {}
         self._thread = threading.Thread(
