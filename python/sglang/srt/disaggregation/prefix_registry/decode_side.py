@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Optional
 
-from sglang.srt.disaggregation.prefix_registry import discovery
+from sglang.srt.disaggregation.prefix_registry import digests, discovery
 from sglang.srt.disaggregation.prefix_registry.endpoints import Endpoint, load_keys
 from sglang.srt.disaggregation.prefix_registry.metrics import (
     READER_COUNTERS,
@@ -397,6 +397,7 @@ def create_decode_registry(manager: TokenizerManager) -> Optional[DecodeRegistry
     from sglang.srt.arg_groups.overrides import kv_event_block_size_of, resolving_view
     from sglang.srt.disaggregation.prefix_registry.prefill_side import kv_dtype
 
+    digests.load()
     settings = parse_settings(disagg.cross_instance_cache_config, "decode")
     labels = manager.metrics_collector.labels if manager.enable_metrics else None
     return DecodeRegistry(

@@ -62,6 +62,11 @@ def hash_pages(
     return _implementation()(tokens[: units + bigram], page_size, prior, bigram)
 
 
+def load() -> None:
+    """Choose and load the implementation now, which may compile it, not when serving."""
+    _implementation()
+
+
 @lru_cache(maxsize=1)
 def _implementation() -> Callable[[array, int, bytes, bool], bytes]:
     """Upstream's C++ where it loads, else hashlib, which takes several times as long."""

@@ -8,6 +8,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Any, Optional
 
+from sglang.srt.disaggregation.prefix_registry import digests
 from sglang.srt.disaggregation.prefix_registry.discovery import (
     RankEndpoint,
     advertised,
@@ -142,6 +143,7 @@ def attach_publisher(scheduler: Scheduler) -> None:
     if not publishes():
         return
     _check_supported(scheduler)
+    digests.load()
     settings = parse_settings(get_disagg().cross_instance_cache_config, "prefill")
     parallel, serving = get_parallel(), get_serving()
     rank = parallel.attn_dp_rank if parallel.attn_dp_size > 1 else parallel.dp_rank or 0
