@@ -2,7 +2,8 @@
 """Benchmark of dynamic overlap. Where does my code go?
 
 * ``costs``      what a step costs on host and device, as functions of the batch
-* ``calibrate``  measures those costs on a real scheduler
+* ``in_process`` measures host costs on a scheduler in this process (``calibration.json``)
+* ``calibrate``  reads measured host costs from there or from a server
 * ``loop``       a discrete-event model of the scheduler's loop
 * ``grid``       policies compared over a grid of costs, with the oracle
 * ``engine``     the same comparison on real servers, in interleaved rounds

@@ -17,6 +17,7 @@ from common.cli import BenchError
 from harness import Metrics
 from overlap.costs import Line, StepCosts, fit
 
+# Written by in_process.py.
 RECORDED = Path(__file__).with_name("calibration.json")
 CPU = "sglang:dynamic_overlap_cpu_seconds"
 
@@ -42,10 +43,16 @@ def from_metrics(metrics: Metrics) -> dict[str, Any]:
     return found
 
 
-def costs(calibration: dict[str, Any]) -> StepCosts:
-    """Step costs of the model; the forward pass is set by each cell."""
-    lines = {part: Line(**calibration[part]) for part in ("schedule", "launch", "process")}
-    return StepCosts(**lines, forward=Line(0.0, 0.0))
+def costs(calibration: dict[str, Any], launch_s: float) -> StepCosts:
+    """Step costs of the model; the forward pass is set by each cell.
+
+    Args:
+        calibration: measured lines. Their launch is not used: on a CPU it holds the
+            forward pass.
+        launch_s: host time of a launch that does not.
+    """
+    lines = {part: Line(**calibration[part]) for part in ("schedule", "process")}
+    return StepCosts(**lines, launch=Line(launch_s, 0.0), forward=Line(0.0, 0.0))
 
 
 def load(path: Path = RECORDED) -> dict[str, Any]:

@@ -52,6 +52,13 @@ def arguments() -> argparse.ArgumentParser:
         help="model: full batches' worth of tokens a cell plays (default 1500, full 2000)",
     )
     parser.add_argument(
+        "--launch-ms",
+        type=float,
+        default=0.5,
+        metavar="MS",
+        help="model: host time of a launch (on a CPU it cannot be told from the forward pass)",
+    )
+    parser.add_argument(
         "--model", type=Path, help="engine: model folder (default: tiny, made here)"
     )
     parser.add_argument(
@@ -117,7 +124,8 @@ def run_model(
     spec = grid.FULL if options.full else grid.QUICK
     steps = options.steps or (2000 if options.full else 1500)
     settings["steps"], settings["grid"] = steps, spec
-    costs = calibrate.costs(calibration)
+    costs = calibrate.costs(calibration, options.launch_ms / 1e3)
+    settings["launch_ms"] = options.launch_ms
     rows = []
     points = grid.cells(spec)
     with progress.steps(len(points)) as bar:
