@@ -18,7 +18,8 @@ Where does my code go?
 * ``subscriber``  sockets and thread of the reading side; ``decode_side`` builds it
 * ``discovery``   endpoints over the PD bootstrap; ``endpoints`` addresses and keys
 * ``ready_model`` when a prompt's KV will be ready; ``prealloc_order`` the queue by it
-* ``http_api``    the estimate for routers; ``metrics`` both sides' numbers
+* ``http_api``    the estimate for routers; ``metrics`` both sides' numbers,
+  ``stream_report`` those of one stream
 
 ``wire`` to ``stream`` know no sockets and no scheduler; nothing imports upwards.
 """

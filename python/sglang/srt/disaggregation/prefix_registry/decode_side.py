@@ -31,7 +31,8 @@ from sglang.srt.disaggregation.prefix_registry.settings import (
     parse_peers,
     parse_settings,
 )
-from sglang.srt.disaggregation.prefix_registry.stream import LIVE, Expected, Stream
+from sglang.srt.disaggregation.prefix_registry.stream import Expected, Stream
+from sglang.srt.disaggregation.prefix_registry.stream_report import numbers, state
 from sglang.srt.disaggregation.prefix_registry.subscriber import Subscriber
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ class DecodeRegistry:
                             "rank": rank,
                             "updates": each.endpoints[rank].updates,
                             **state(stream),
-                            **_numbers(stream),
+                            **numbers(stream),
                         }
                         for rank, stream in sorted(each.streams.items())
                     ],
@@ -342,46 +343,11 @@ class DecodeRegistry:
                 for rank, stream in each.streams.items()
             ]
         for name, rank, stream in streams:
-            self._metrics.set(_numbers(stream), instance=name, rank=str(rank))
+            self._metrics.set(numbers(stream), instance=name, rank=str(rank))
 
 
 def _heard_at(instance: _Instance) -> float:
     return max((s.heard_at or 0.0 for s in instance.streams.values()), default=0.0)
-
-
-def state(stream: Stream) -> dict[str, Any]:
-    """How far a stream's estimates can be believed, as JSON."""
-    silence = stream.silence_s()
-    return {
-        "state": "stale"
-        if stream.state == LIVE and stream.is_stale()
-        else stream.state,
-        "silence_s": None if silence is None else round(silence, 3),
-        "lost_blocks": stream.lost_blocks,
-    }
-
-
-def _numbers(stream: Stream) -> dict[str, float]:
-    counts = stream.counts
-    numbers: dict[str, float] = {
-        name: counts[name]
-        for name in READER_COUNTERS
-        if name not in ("foreign", "evicted_blocks")
-    }
-    numbers["foreign"] = sum(
-        count for name, count in counts.items() if name.startswith("foreign_")
-    )
-    registry = stream.registry
-    numbers.update(
-        evicted_blocks=registry.evicted_blocks,
-        blocks=registry.num_blocks,
-        bytes=registry.nbytes,
-        live=float(stream.state == LIVE and not stream.is_stale()),
-        silence_seconds=stream.silence_s() or 0.0,
-        delay_seconds=stream.delay_s or 0.0,
-        lost_blocks=stream.lost_blocks,
-    )
-    return numbers
 
 
 def create_decode_registry(manager: TokenizerManager) -> Optional[DecodeRegistry]:
