@@ -65,6 +65,7 @@ class ReferencePolicy:
     now: float = -math.inf
     seq: int = 0
     inserted: int = 0
+    rebuilt: int = 0
     paths: int = 0
     mean_path: float = 0.0
 
@@ -137,9 +138,11 @@ class ReferencePolicy:
         for p in pages:
             if p in self.resident and self.resident[p].seq == self.seq:
                 self.resident[p].output = output
-        if self.inserted >= max(1, self.capacity // 4):
-            self.inserted = 0
-            self.rebuild()
+        quarter = max(1, self.capacity // 4)
+        since = self.paths - self.rebuilt
+        if self.inserted >= quarter and (since >= 128 or since >= self.paths / 8):
+            self.rebuild(0.99 ** (self.inserted // quarter))
+            self.inserted, self.rebuilt = 0, self.paths
         return resident, victims
 
     def victim(self, locked: set):
@@ -189,7 +192,7 @@ class ReferencePolicy:
         return self.known[cls, b]
 
     # -- learning --------------------------------------------------------
-    def rebuild(self) -> None:
+    def rebuild(self, fade: float) -> None:
         for page in list(self.resident.values()) + list(self.ghosts.values()):
             self.advance(page)
         R, H, A = self.R, self.H, self.mean_path
@@ -235,5 +238,5 @@ class ReferencePolicy:
         self.known.clear()
         for c in range(CLASSES):
             for b in range(BINS):
-                R[c][b] *= 0.99
-                H[c][b] *= 0.99
+                R[c][b] *= fade
+                H[c][b] *= fade

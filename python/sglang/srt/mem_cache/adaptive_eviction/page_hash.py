@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Names of pages that outlive the tree: a hash of everything up to their end.
 
-Page ``i`` of a path has the hash ``base + sum(mix(unit_j, j) for j < end_i)``
-modulo 2**64, where a unit is a token (or a pair of tokens under EAGLE) and
-``base`` names the namespace. The sum form lets a path be hashed in a few numpy
-operations and continued from any page. It is not meant to resist an adversary:
-a collision can only mislead an eviction, never return wrong KV.
+Page ``i`` of a path has the hash ``base + sum((token_j + 1) * factor_j for j < end_i)``
+modulo 2**64, with a random odd factor for each position (multilinear hashing: Lemire
+and Kaser, 2014) and a ``base`` that names the namespace. Under EAGLE, where a unit
+is a pair of tokens, the second token counts too, with a factor of its own. The sum
+lets a path be hashed in a few numpy operations and continued from any page. It is
+not meant to resist an adversary: a collision can only mislead an eviction, never
+return wrong KV.
 """
 
 from __future__ import annotations
@@ -20,23 +22,25 @@ import numpy as np
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
-_TOKEN = np.uint64(0x9E3779B97F4A7C15)
-_NEXT = np.uint64(0xC2B2AE3D27D4EB4F)
-_POSITION = np.uint64(0x165667B19E3779F9)
-_MIX = np.uint64(0xD6E8FEB86659FD93)
-_SHIFT = np.uint64(32)
 _ALL_BITS = (1 << 64) - 1
+# Under EAGLE the factor of a pair's second token is that of its position times this.
+_NEXT = np.uint64(0xC2B2AE3D27D4EB4F)
+_factors = np.empty(0, np.uint64)
 
-_terms = np.empty(0, np.uint64)
 
+def _position_factors(end: int) -> np.ndarray:
+    """Odd factors of the first ``end`` positions or more; kept, and grown by doubling.
 
-def _position_terms(count: int) -> np.ndarray:
-    """The first ``count`` positions times a constant; kept, and grown by doubling."""
-    global _terms
-    if count > len(_terms):
-        grown = max(count, 2 * len(_terms), 4096)
-        _terms = np.arange(grown, dtype=np.uint64) * _POSITION
-    return _terms[:count]
+    The outputs of splitmix64 (Steele, Lea and Flood, 2014), the same in every process.
+    """
+    global _factors
+    if end > len(_factors):
+        x = np.arange(1, max(end, 2 * len(_factors), 4096) + 1, dtype=np.uint64)
+        x *= np.uint64(0x9E3779B97F4A7C15)
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        _factors = (x ^ (x >> np.uint64(31))) | np.uint64(1)
+    return _factors
 
 
 @lru_cache(maxsize=1024)
@@ -73,12 +77,11 @@ def page_hashes(
         tokens = np.frombuffer(raw, np.uint64)
     else:
         tokens = np.array(raw, np.int64).view(np.uint64)
-    mixed = tokens[:count] * _TOKEN
-    mixed += _position_terms(position + count)[position:]
+    factors = _position_factors(position + count)[position : position + count]
+    mixed = tokens[:count] * factors
+    mixed += factors
     if key.is_bigram:
-        mixed += tokens[1 : count + 1] * _NEXT
-    mixed ^= mixed >> _SHIFT
-    mixed *= _MIX
+        mixed += tokens[1 : count + 1] * (factors * _NEXT)
     if page_size > 1:
         mixed = np.add.reduce(mixed.reshape(-1, page_size), axis=1, dtype=np.uint64)
     if base:  # in Python integers: a numpy scalar sum would warn of overflow

@@ -33,6 +33,12 @@ if TYPE_CHECKING:
     from .records import NodeRecord
 
 
+# The index is made anew after a quarter pool of new pages, but not before an eighth of
+# all requests, at most this many, came since: a small pool turns over within a few
+# requests, which teach too little to pay for it.
+REBUILD_REQUESTS = 128
+
+
 class LearnedPolicy:
     """State of the learned mode for one tree.
 
@@ -61,7 +67,8 @@ class LearnedPolicy:
         # (tier, index) of the component, for the reports only.
         self.indexes: tuple[tuple[str, ClassIndex], ...] = ()
         self._seq = 0
-        self._paths = 0
+        self._paths = self._rebuilt = 0
+        self._quarter = 1
 
     @property
     def pool_pages(self) -> int:
@@ -78,6 +85,7 @@ class LearnedPolicy:
         self.tree = tree
         self.epoch += 1
         self.current = None
+        self._quarter = max(1, self.pool_pages // 4)
         self.records.reset(tree, int(self.config.ghost_ratio * self.pool_pages))
 
     # ---- requests ----
@@ -163,8 +171,10 @@ class LearnedPolicy:
         if node is not None and node is not self.tree.root_node:
             self.records.record_new(node, touch)
             self.records.settle(node, touch)
-        if self.records.new_pages >= max(1, self.pool_pages // 4):
-            self._rebuild()
+        if self.records.new_pages >= self._quarter:
+            since = self._paths - self._rebuilt
+            if since >= REBUILD_REQUESTS or since * 8 >= self._paths:
+                self._rebuild()
 
     def reopen(self, touch: Touch) -> bool:
         """A retracted request runs again: not a second use of its path.
@@ -224,9 +234,11 @@ class LearnedPolicy:
 
     def _rebuild(self) -> None:
         records = self.records
+        quarters = records.new_pages // self._quarter
         records.new_pages = 0
+        self._rebuilt = self._paths
         records.store.advance_all(self.model, records.now)
-        self.model.rebuild(max(self.mean_path, 1.0))
+        self.model.rebuild(max(self.mean_path, 1.0), quarters)
 
     # ---- reports ----
 

@@ -178,9 +178,11 @@ class ReuseModel:
         seen = self.exposures[cls] > 0.0
         return float(1.0 - np.prod(1.0 - self._hazard[cls][seen]))
 
-    def rebuild(self, mean_path: float) -> None:
+    def rebuild(self, mean_path: float, quarters: int = 1) -> None:
         """Relearn hazards; ``mean_path`` (pages) scales the priors.
 
+        ``quarters`` is the number of quarter pools of new pages since the last time:
+        for each, what was counted fades by 1 %.
         Pages of one path live and die together, so a path, not a page, is
         the unit of evidence that a prior weighs against.
         """
@@ -197,8 +199,8 @@ class ReuseModel:
             MAX_HAZARD, (reuses + prior * predicted) / (exposures + prior)
         )
         self._rows = None
-        exposures *= DECAY
-        reuses *= DECAY
+        exposures *= DECAY**quarters
+        reuses *= DECAY**quarters
         self.rebuilds += 1
 
     def _collect(self) -> None:
