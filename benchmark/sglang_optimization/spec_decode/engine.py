@@ -24,7 +24,7 @@ from harness import ClosedLoop, Request, Server, ServerSpec, drive, require_succ
 from .engine_prompts import WORKLOADS
 
 ROOT = Path(__file__).resolve().parents[3]
-BASE = {
+BASE: dict[str, Any] = {
     "dtype": "float32",
     "enable_metrics": True,
     "random_seed": 1,

@@ -38,7 +38,8 @@ def _phrases(length: int) -> list[int]:
 
 def _random_phrases(length: int) -> list[int]:
     """Two phrases in random order: what follows them never settles."""
-    rng, out = random.Random(1), []
+    rng = random.Random(1)
+    out: list[int] = []
     while len(out) < length:
         out += rng.choice(([10, 11, 12, 13, 14], [10, 11, 12, 13, 20, 21]))
     return out[:length]
