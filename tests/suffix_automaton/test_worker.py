@@ -73,6 +73,12 @@ def make_worker(overlap: bool = False, corpora=None, learns: bool = False, **set
     return worker
 
 
+def draft(worker, batch):
+    tokens, mask, sizes = worker.draft_trees(batch)
+    assert len(sizes) == len(batch.reqs) and sizes.min() >= 1
+    return tokens.reshape(-1), mask.reshape(-1)
+
+
 def make_batch(reqs, accepted=None, lengths=None):
     info = SimpleNamespace()
     if accepted is not None:
@@ -92,7 +98,7 @@ def make_batch(reqs, accepted=None, lengths=None):
 def test_drafts_have_upstreams_form():
     worker = make_worker()
     reqs = [FakeRequest("a", [1, 2, 3, 1, 2], [3]), FakeRequest("b", [9], [8])]
-    tokens, mask = worker._prepare_draft_tokens(make_batch(reqs))
+    tokens, mask = draft(worker, make_batch(reqs))
     assert tokens.shape == (2 * WIDTH,) and tokens.dtype == np.int64
     assert mask.shape == (2 * WIDTH * WIDTH,)
     trees = mask.reshape(2, WIDTH, WIDTH)
@@ -104,19 +110,19 @@ def test_drafts_have_upstreams_form():
 def test_under_overlap_the_last_round_is_spliced_once():
     worker = make_worker(overlap=True)
     req = FakeRequest("a", [1, 2], [3])
-    worker._prepare_draft_tokens(make_batch([req], [[3]], [2]))  # the prefill's token is there
+    draft(worker, make_batch([req], [[3]], [2]))  # the prefill's token is there
     assert worker.proposer.counters()["own_tokens"] == 3
-    tokens, _ = worker._prepare_draft_tokens(make_batch([req], [[4, 5]], [4]))
+    tokens, _ = draft(worker, make_batch([req], [[4, 5]], [4]))
     assert worker.proposer.counters()["own_tokens"] == 5 and tokens[0] == 5
     req.output_ids.extend([4, 5, 6])  # this round was processed before the drafts
-    tokens, _ = worker._prepare_draft_tokens(make_batch([req], [[6]], [5]))
+    tokens, _ = draft(worker, make_batch([req], [[6]], [5]))
     assert worker.proposer.counters()["own_tokens"] == 6 and tokens[0] == 6
 
 
 def test_a_request_without_drafts_is_verified_with_its_last_token():
     worker = make_worker(max_total_tokens=64)
     reqs = [FakeRequest(str(i), [i + 1, 5] * 20, [7 + i]) for i in range(2)]
-    tokens, mask = worker._prepare_draft_tokens(make_batch(reqs))
+    tokens, mask = draft(worker, make_batch(reqs))
     assert tokens.reshape(2, WIDTH)[:, 0].tolist() == [7, 8]
     assert tokens[1:WIDTH].tolist() == [0] * (WIDTH - 1)
     bare = mask.reshape(2, WIDTH, WIDTH)[0]
@@ -129,7 +135,7 @@ def test_a_request_without_drafts_is_verified_with_its_last_token():
 def test_the_corpus_is_asked_where_it_holds_anything(corpora, learns, asked):
     worker = make_worker(corpora=corpora, learns=learns)
     req = FakeRequest("a", [1, 2], [3])
-    tokens, _ = worker._prepare_draft_tokens(make_batch([req]))
+    tokens, _ = draft(worker, make_batch([req]))
     corpus = worker.ngram_corpus
     assert len(corpus.got) == asked
     assert (77 in tokens) == bool(asked)

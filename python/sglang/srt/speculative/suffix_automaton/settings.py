@@ -29,6 +29,7 @@ DEFAULTS = {
     "max_shared_tokens": 1 << 19,
     "pause_below": 0.05,
     "corpus": "external",
+    "verify_width": "auto",
 }
 
 

@@ -18,7 +18,6 @@ from sglang.srt.runtime_context import (
     get_spec,
 )
 from sglang.srt.speculative.cpp_ngram.ngram_corpus import NgramCorpus
-from sglang.srt.speculative.ngram_worker import NGRAMWorker
 from sglang.srt.speculative.observability import drafts as spec_drafts
 from sglang.srt.speculative.observability import stages as spec_stages
 from sglang.srt.speculative.suffix_automaton.hints import trees_from_mask
@@ -31,6 +30,7 @@ from sglang.srt.speculative.suffix_automaton.texts import (
     RequestTexts,
     pending_tokens,
 )
+from sglang.srt.speculative.suffix_automaton.verify_width import FittedVerifyWorker
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 _METRICS_INTERVAL = 32
 
 
-class SuffixAutomatonWorker(NGRAMWorker):
+class SuffixAutomatonWorker(FittedVerifyWorker):
     """See the module; constructed as ``NGRAMWorker`` is."""
 
     def __init__(self, server_args, *args: Any, **kwargs: Any):
@@ -47,6 +47,7 @@ class SuffixAutomatonWorker(NGRAMWorker):
         config = proposer_config(spec, self.model_runner.model_config.vocab_size)
         self.proposer = load_extension().DraftProposer(config)
         self.texts = RequestTexts(self.proposer)
+        self.follows_drafts = spec.speculative_ngram_sam_verify_width == "auto"
         # The trie takes in outputs too, as it does without us.
         self.corpus_learns = spec.speculative_ngram_sam_corpus == "always"
         path = spec.speculative_ngram_external_corpus_path
@@ -93,8 +94,8 @@ class SuffixAutomatonWorker(NGRAMWorker):
             for i, n in enumerate(batch.spec_info.accept_lens.tolist())
         ]
 
-    def _prepare_draft_tokens(self, batch) -> tuple[np.ndarray, np.ndarray]:
-        """Drafts for a decode batch: int64 [bs * W] and bool [bs * W * W]."""
+    def draft_trees(self, batch) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """See ``FittedVerifyWorker``."""
         reqs, width = batch.reqs, self.draft_token_num
         # The corpus still reads these; it is fed from the texts' own view below.
         self.prev_token_ids, self.prev_accept_lens = [], [0] * len(reqs)
@@ -117,7 +118,7 @@ class SuffixAutomatonWorker(NGRAMWorker):
         spec_drafts.note_proposal(batch, places, drafts)
         self._publish()
         if len(places) == len(reqs):
-            return drafts.tokens.reshape(-1), drafts.mask.reshape(-1)
+            return drafts.tokens, drafts.mask, drafts.sizes
         return self._with_bare_roots(reqs, pending, places, drafts, width)
 
     def _hints(self, reqs, pending) -> Optional[tuple[np.ndarray, np.ndarray]]:
@@ -162,7 +163,9 @@ class SuffixAutomatonWorker(NGRAMWorker):
             tokens[i, 0] = text[-1]
         tokens[places] = drafts.tokens
         mask[places] = drafts.mask
-        return tokens.reshape(-1), mask.reshape(-1)
+        sizes = np.ones(len(reqs), np.int64)
+        sizes[places] = drafts.sizes
+        return tokens, mask, sizes
 
     def _publish(self) -> None:
         self._steps += 1
