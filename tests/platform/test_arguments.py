@@ -73,7 +73,7 @@ def test_speculation_keeps_the_overlap_loop(tiny_model):
         (["--dtype", "float16"], "--dtype float16 .*allowed: auto, float, float32, bfloat16"),
         (["--kv-cache-dtype", "fp8_e5m2"], "--kv-cache-dtype fp8_e5m2 .*allowed: auto, bfloat16"),
         (["--quantization", "fp8"], "--quantization fp8 .*leave it unset"),
-        (["--tensor-parallel-size", "2"], "--tensor-parallel-size 2 .*allowed: 1"),
+        (["--tensor-parallel-size", "3"], "--tensor-parallel-size 3 .*allowed: 1, 2"),
         (["--pipeline-parallel-size", "2"], "--pipeline-parallel-size 2 .*allowed: 1"),
         (["--hicache-mem-layout", "page_head"], "--hicache-mem-layout page_head .*allowed: layer"),
         (

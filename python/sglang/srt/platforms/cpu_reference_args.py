@@ -21,8 +21,8 @@ _MEM_FRACTION_STATIC = 0.5
 _MAX_TOTAL_TOKENS = 32768
 
 # Upstream's "auto" halves float32 models to float16. A CPU without instructions
-# for it computes a 16-bit product an order of magnitude slower than a float32
-# one (docs/cpu-platform.md), and a reference should not round more than it must.
+# for it computes a 16-bit product more slowly than a float32 one, and a reference
+# should not round more than it must.
 _DTYPE = "float32"
 
 
@@ -67,7 +67,8 @@ _CHOICES: tuple[_Choice, ...] = (
         ("mooncake_tcp", "mooncake", "fake"),
     ),
     _Choice("--hicache-mem-layout", "hicache_mem_layout", HICACHE_LAYOUTS),
-    _Choice("--tensor-parallel-size", "tp_size", (1,)),
+    # Over gloo; SGLANG_CPU_OMP_THREADS_BIND must name the cores of each rank.
+    _Choice("--tensor-parallel-size", "tp_size", (1, 2)),
     _Choice("--pipeline-parallel-size", "pp_size", (1,)),
 )
 
