@@ -140,7 +140,7 @@ class ReferencePolicy:
                 self.resident[p].output = output
         quarter = max(1, self.capacity // 4)
         since = self.paths - self.rebuilt
-        if self.inserted >= quarter and (since >= 128 or since >= self.paths / 8):
+        if self.inserted >= quarter and (since >= 64 or since >= self.paths / 8):
             self.rebuild(0.99 ** (self.inserted // quarter))
             self.inserted, self.rebuilt = 0, self.paths
         return resident, victims

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # The index is made anew after a quarter pool of new pages, but not before an eighth of
 # all requests, at most this many, came since: a small pool turns over within a few
 # requests, which teach too little to pay for it.
-REBUILD_REQUESTS = 128
+REBUILD_REQUESTS = 64
 
 
 class LearnedPolicy:
