@@ -36,8 +36,10 @@ PROMPTS = varied_prompts(5, LENGTHS, phrases=(1, 4, 9, 300))
 SHORT = [Request(p, NEW_TOKENS, sampling={"ignore_eos": True}) for p in PROMPTS]
 RNG = random.Random(6)
 LONG = [Request([RNG.randrange(33, 127) for _ in range(60)], 200) for _ in range(6)]
-# Fills the memory of the server with drafts but for the width of one draft.
-FILLING = Request((PROMPTS[7] * 5)[:800], 1024 - 800 - 16, sampling={"ignore_eos": True})
+# Fills the memory of the server with drafts but for what the step under way and the next one
+# reserve: without room for their width upstream ends the request.
+RESERVED = 4 * 12
+FILLING = Request((PROMPTS[7] * 5)[:800], 1024 - 800 - RESERVED, sampling={"ignore_eos": True})
 
 
 @pytest.fixture(scope="module")
