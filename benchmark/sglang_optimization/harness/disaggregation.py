@@ -48,13 +48,16 @@ def disaggregated_pair(spec: ServerSpec, bootstrap_port: int) -> tuple[ServerSpe
     """
     env = {**spec.env, **LOOPBACK_ENV}
 
-    def side(mode: str, **flags: int) -> ServerSpec:
+    def side(mode: str, **flags: float) -> ServerSpec:
         common = {"disaggregation_mode": mode, "disaggregation_transfer_backend": "mooncake_tcp"}
         return replace(
             spec, name=f"{spec.name}-{mode}", env=env, flags={**spec.flags, **common, **flags}
         )
 
-    return side("prefill", disaggregation_bootstrap_port=bootstrap_port), side("decode")
+    prefill = side("prefill", disaggregation_bootstrap_port=bootstrap_port)
+    # Retracted requests are kept in host memory, whose size upstream would take from what is free
+    # beyond 10 GiB, refusing to start where that is nothing.
+    return prefill, side("decode", hicache_ratio=2.0)
 
 
 def generate_on_pair(
