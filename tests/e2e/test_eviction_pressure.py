@@ -6,6 +6,8 @@ Both servers replay one conversation with a pool far smaller than the traffic's 
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from harness import ClosedLoop, Conversations, drive, require_success, summarize
@@ -76,3 +78,22 @@ def test_every_token_slot_is_accounted_for_afterwards(replays, serve_with, polic
     evictable = gauges.total("sglang:kv_evictable_tokens")
     used = gauges.total("sglang:kv_used_tokens")
     assert free + evictable + used == gauges.total("sglang:max_total_num_tokens")
+
+
+def test_the_policy_reports_its_metrics(replays):
+    _, changes = replays["adaptive"]
+    prefix = "sglang:adaptive_eviction_"
+    evicted = changes.by(f"{prefix}evicted_tokens_total", "reuse_class", tier="device")
+    assert sum(evicted.values()) == changes.total("sglang:evicted_tokens_total")
+    assert all(re.fullmatch(r"h[0-3]n[0-3]o[0-4]", name) for name in evicted), evicted
+    assert changes.total(f"{prefix}seconds_count") > 0
+    assert changes.total(f"{prefix}seconds_sum") > 0
+    assert changes.total(f"{prefix}index_entries", tier="device") > 0
+    assert changes.total(f"{prefix}state_bytes") > 0
+    chances = changes.by(f"{prefix}reuse_probability", "reuse_class")
+    assert chances and all(0 <= chance <= 1 for chance in chances.values())
+
+
+def test_other_policies_report_none_of_them(replays):
+    _, changes = replays["lru"]
+    assert not [name for name in changes.kinds if "adaptive_eviction" in name]
