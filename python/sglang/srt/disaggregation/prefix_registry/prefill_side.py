@@ -234,7 +234,7 @@ def _check_supported(scheduler: Scheduler) -> None:
         )
     if tree.tree_components != (BASE_COMPONENT_TYPE,):
         others = ", ".join(
-            component.value
+            component.name
             for component in tree.tree_components
             if component != BASE_COMPONENT_TYPE
         )

@@ -155,7 +155,7 @@ def _check_supported(scheduler: Scheduler) -> None:
         )
     if tree_cache.tree_components != (BASE_COMPONENT_TYPE,):
         others = ", ".join(
-            component.value
+            component.name
             for component in tree_cache.tree_components
             if component != BASE_COMPONENT_TYPE
         )
