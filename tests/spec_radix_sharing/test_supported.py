@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is refused once the model and its cache exist."""
 
-from types import SimpleNamespace
-
 import pytest
 
 pytest.importorskip("torch")
@@ -11,12 +9,13 @@ from sglang.srt.mem_cache.spec_radix_sharing.factory import check_supported
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
+from support.caches import scheduler_with_cache
 
-def scheduler(*components, cache=UnifiedRadixCache, disable=False, **changed):
-    tree = object.__new__(cache)
-    tree.tree_components, tree.disable = (ComponentType.FULL, *components), disable
-    values = {"tree_cache": tree, "is_generation": True, "enable_overlap_mlx": False}
-    return SimpleNamespace(**{**values, **changed})
+
+def scheduler(*components, cache=None, disable=False, **changed):
+    made = scheduler_with_cache(*components, cache=cache, disable=disable)
+    vars(made).update({"enable_overlap_mlx": False, **changed})
+    return made
 
 
 class OtherCache(UnifiedRadixCache):
