@@ -95,10 +95,16 @@ format: venv
 	$(BIN)/python -m ruff format $(OURS)
 	$(BIN)/python -m ruff format --line-length 88 python
 
+# All are run, whichever fails; their figures and pictures are left in build/bench.
 bench: venv
-	@for script in benchmark/sglang_optimization/bench_*.py; do \
-	    echo "== $$script"; $(BIN)/python "$$script" $(ARGS); \
-	done
+	@mkdir -p build/bench; failed=(); \
+	for script in benchmark/sglang_optimization/bench_*.py; do \
+	    name="$$(basename "$$script" .py)"; echo "== $$name"; started=$$SECONDS; \
+	    $(BIN)/python "$$script" --json "build/bench/$$name.json" --plot "build/bench/$$name.png" \
+	        $(ARGS) || failed+=("$$name"); \
+	    echo "== $$name: $$((SECONDS - started)) s"; \
+	done; \
+	if (($${#failed[@]})); then echo "failed: $${failed[*]}" >&2; exit 1; fi
 
 export: venv
 	$(BIN)/python -m fork export
