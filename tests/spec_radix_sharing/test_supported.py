@@ -29,8 +29,8 @@ def test_full_attention_is_supported():
 @pytest.mark.parametrize(
     ("made", "words"),
     [
-        (lambda: scheduler(ComponentType.SWA), "caches SWA state"),
-        (lambda: scheduler(ComponentType.MAMBA), "caches MAMBA state"),
+        (lambda: scheduler(ComponentType.SWA), "caches SWA"),
+        (lambda: scheduler(ComponentType.MAMBA), "caches MAMBA"),
         (lambda: scheduler(cache=OtherCache), "tree_cache is OtherCache"),
         (lambda: scheduler(disable=True), "disabled for this model"),
         (lambda: scheduler(is_generation=False), "generates text"),

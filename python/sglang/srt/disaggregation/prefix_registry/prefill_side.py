@@ -222,23 +222,10 @@ def _start(
 
 
 def _check_supported(scheduler: Scheduler) -> None:
-    from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
-    from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+    from sglang.srt.mem_cache.full_attention_only import require_full_attention
 
-    tree = scheduler.tree_cache
-    if not isinstance(tree, UnifiedRadixCache):
-        raise ValueError(
-            f"{FLAG} requires UnifiedRadixCache, but this model's cache is "
-            f"{type(tree).__name__}, which records no events that can be published. "
-            "Drop the flag, or the option that selected this cache."
-        )
-    if tree.tree_components != (BASE_COMPONENT_TYPE,):
-        others = ", ".join(
-            component.name
-            for component in tree.tree_components
-            if component != BASE_COMPONENT_TYPE
-        )
-        raise ValueError(
-            f"{FLAG} supports models with full attention only; this one also caches "
-            f"{others}, without whose state a cached page is no usable prefix"
-        )
+    require_full_attention(
+        scheduler.tree_cache,
+        FLAG,
+        because="without whose state a cached page is no usable prefix",
+    )

@@ -25,8 +25,7 @@ from sglang.srt.mem_cache.cache_warming.settings import (
 from sglang.srt.mem_cache.cache_warming.steps import WarmingStep
 from sglang.srt.mem_cache.cache_warming.tree import cached_tokens
 from sglang.srt.mem_cache.cache_warming.warmer import CacheWarmer
-from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
-from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
+from sglang.srt.mem_cache.full_attention_only import require_full_attention
 from sglang.srt.runtime_context import (
     get_lora,
     get_memory,
@@ -144,23 +143,11 @@ def _settings(scheduler: Scheduler) -> WarmingSettings:
 
 
 def _check_supported(scheduler: Scheduler) -> None:
-    tree_cache = scheduler.tree_cache
     if not scheduler.is_generation:
         raise ValueError(f"{FLAG} needs a model that generates text")
-    if not isinstance(tree_cache, UnifiedRadixCache):
-        raise ValueError(
-            f"{FLAG} requires UnifiedRadixCache, but tree_cache is "
-            f"{type(tree_cache).__name__}. Drop the flag or the option that selected "
-            "another tree cache for this model."
-        )
-    if tree_cache.tree_components != (BASE_COMPONENT_TYPE,):
-        others = ", ".join(
-            component.name
-            for component in tree_cache.tree_components
-            if component != BASE_COMPONENT_TYPE
-        )
-        raise ValueError(
-            f"{FLAG} supports models with full attention only; this one also caches "
-            f"{others}, whose state cannot be looked up without disturbing its order "
-            "of eviction"
-        )
+    require_full_attention(
+        scheduler.tree_cache,
+        FLAG,
+        because="whose state cannot be looked up without disturbing its order of "
+        "eviction",
+    )

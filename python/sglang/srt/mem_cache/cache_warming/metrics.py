@@ -5,20 +5,7 @@ from __future__ import annotations
 
 from typing import Mapping, Optional
 
-
-class Count:
-    """A counter that is also readable here, whether or not metrics are exported."""
-
-    def __init__(self, exported=None):
-        self.value = 0.0
-        self._exported = exported
-
-    def inc(self, amount: float = 1.0) -> None:
-        """Add ``amount``, at least 0."""
-        self.value += amount
-        if self._exported is not None:
-            self._exported.inc(amount)
-
+from sglang.srt.observability.counts import Count, make_counts
 
 _COUNTERS = {
     "prompts": "Listed prompts that became warm for the first time.",
@@ -47,14 +34,10 @@ class WarmingMetrics:
 
     def __init__(self, labels: Optional[Mapping[str, str]] = None):
         self._resident = self._pinned = None
-        make = None
+        for name, count in make_counts("cache_warming", _COUNTERS, labels).items():
+            setattr(self, name, count)
         if labels is not None:
-            from prometheus_client import Counter, Gauge
-
-            def make(name: str, text: str):
-                return Counter(
-                    f"sglang:cache_warming_{name}_total", text, list(labels)
-                ).labels(**labels)
+            from prometheus_client import Gauge
 
             def gauge(name: str, text: str):
                 return Gauge(
@@ -68,8 +51,6 @@ class WarmingMetrics:
                 "resident_tokens", "Tokens of warmed prompts in the KV pool."
             )
             self._pinned = gauge("pinned_prompts", "Prompts locked against eviction.")
-        for name, text in _COUNTERS.items():
-            setattr(self, name, Count(make(name, text) if make else None))
 
     def set_resident(self, tokens: int) -> None:
         """Tokens of warmed prompts in the pool, shared ones once."""

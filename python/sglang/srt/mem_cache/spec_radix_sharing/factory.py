@@ -6,11 +6,10 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Optional
 
+from sglang.srt.mem_cache.full_attention_only import require_full_attention
 from sglang.srt.mem_cache.spec_radix_sharing.metrics import SharingMetrics
 from sglang.srt.mem_cache.spec_radix_sharing.settings import FLAG, SharingSettings
 from sglang.srt.mem_cache.spec_radix_sharing.sharer import RadixSharer
-from sglang.srt.mem_cache.unified_cache.components import BASE_COMPONENT_TYPE
-from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 from sglang.srt.runtime_context import get_memory, get_parallel
 
 if TYPE_CHECKING:
@@ -67,26 +66,16 @@ def check_supported(scheduler: Scheduler) -> None:
     tree_cache = scheduler.tree_cache
     if not scheduler.is_generation:
         raise ValueError(f"{FLAG} needs a model that generates text")
-    if type(tree_cache) is not UnifiedRadixCache:
-        raise ValueError(
-            f"{FLAG} requires UnifiedRadixCache, but tree_cache is "
-            f"{type(tree_cache).__name__}. Drop the flag or the option that selected "
-            "another tree cache for this model."
-        )
+    require_full_attention(
+        tree_cache,
+        FLAG,
+        because="whose state an insertion would have to copy or cut off in the middle "
+        "of a request",
+        subclasses=False,  # LMCache's has a checkpoint of its own
+    )
     if tree_cache.disable:
         raise ValueError(
             f"{FLAG} needs a prefix cache, which is disabled for this model"
-        )
-    if tree_cache.tree_components != (BASE_COMPONENT_TYPE,):
-        others = ", ".join(
-            component.name
-            for component in tree_cache.tree_components
-            if component != BASE_COMPONENT_TYPE
-        )
-        raise ValueError(
-            f"{FLAG} supports models with full attention only; this one also caches "
-            f"{others} state, which an insertion would have to copy or cut off in the "
-            "middle of a request"
         )
     if scheduler.enable_overlap_mlx:
         raise ValueError(f"{FLAG} does not support the MLX overlap loop")

@@ -5,22 +5,7 @@ from __future__ import annotations
 
 from typing import Mapping, Optional
 
-
-class Count:
-    """A counter that is also readable here, whether or not metrics are exported."""
-
-    __slots__ = ("_exported", "value")
-
-    def __init__(self, exported=None):
-        self.value = 0
-        self._exported = exported
-
-    def inc(self, amount: int) -> None:
-        """Add ``amount``, at least 0."""
-        self.value += amount
-        if self._exported is not None:
-            self._exported.inc(amount)
-
+from sglang.srt.observability.counts import Count, make_counts
 
 _COUNTERS = {
     "shared_tokens": "Tokens of running requests that entered the prefix cache.",
@@ -54,18 +39,10 @@ class SharingMetrics:
     drains: Count
 
     def __init__(self, labels: Optional[Mapping[str, str]] = None):
-        make = None
-        if labels is not None:
-            from prometheus_client import Counter
+        counts = make_counts("spec_radix_sharing", _COUNTERS, labels)
+        for name, count in counts.items():
+            setattr(self, name, count)
 
-            def make(name: str, text: str):
-                return Counter(
-                    f"sglang:spec_radix_sharing_{name}_total", text, list(labels)
-                ).labels(**labels)
-
-        for name, text in _COUNTERS.items():
-            setattr(self, name, Count(make(name, text) if make else None))
-
-    def values(self) -> dict[str, int]:
+    def values(self) -> dict[str, float]:
         """All counts by name."""
         return {name: getattr(self, name).value for name in _COUNTERS}
