@@ -48,9 +48,33 @@ def test_the_speed_is_learned():
 def test_requests_of_one_instance_queue_and_instances_do_not():
     clock = Clock()
     model = learned(clock)
-    first = model.predict("x", "a", 2000)
-    assert model.predict("y", "a", 1000) == pytest.approx(first + 1)
+    first = model.predict("x", "a", 1500)
+    assert model.predict("y", "a", 1400) == pytest.approx(first + 1.4)
     assert model.predict("z", "b", 10_000) == pytest.approx(clock.now + 1)
+
+
+def test_what_has_little_to_compute_is_ready_before_what_has_much():
+    clock = Clock()
+    model = learned(clock)
+    assert model.predict("cold", "a", 2000) == pytest.approx(clock.now + 2)
+    cached = model.predict("cached", "a", 100)
+    assert cached == pytest.approx(clock.now + 0.1)
+    assert model.predict("cold too", "a", 2000) == pytest.approx(clock.now + 4.1)
+
+
+def test_equally_long_requests_keep_their_order_when_the_instance_gets_faster():
+    clock = Clock()
+    model = learned(clock, speed=10.0)
+    first = model.predict("x", "a", 500)
+    for _ in range(200):
+        model.predict("quick", "a", 10)
+        clock.now += 0.001
+        model.ready("quick")
+    assert model.tokens_per_s("a") > 1000
+    assert model.predict("y", "a", 500) >= first
+    model.forget("x")
+    model.forget("y")
+    assert model.predict("z", "a", 500) == pytest.approx(clock.now + 0.5, abs=0.5)
 
 
 def test_backlog_is_corrected_by_what_comes_back():
@@ -63,7 +87,7 @@ def test_backlog_is_corrected_by_what_comes_back():
     assert model.predict("z", "a", 1000) == pytest.approx(clock.now + 2)
     model.forget("y")
     model.forget("z")
-    assert model._instances["a"].backlog == 0
+    assert not any(model._instances["a"].backlog)
 
 
 def test_no_prediction_is_further_than_the_bound():
@@ -77,7 +101,7 @@ def test_requests_that_never_come_back_are_forgotten():
     for i in range(MOST_REQUESTS + 10):
         model.predict(str(i), "a", 1)
     assert len(model._waiting) == MOST_REQUESTS
-    assert model._instances["a"].backlog == MOST_REQUESTS
+    assert sum(model._instances["a"].backlog) == MOST_REQUESTS
 
 
 def test_order_is_by_prediction_and_stable():

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """When a prompt's KV will be ready on its prefill instance.
 
-Each instance is taken for one server that works in order of arrival at a speed learned
-from the requests that came back (tokens computed a second, exponentially weighted).
+Upstream's prefill starts on a request when decode has room for it, so whom decode serves
+first decides what prefill computes first. Each instance is therefore taken for one server
+that computes what has the fewest missing tokens first, which gives the least mean wait, at
+a speed learned from the requests that came back (tokens computed a second, exponentially
+weighted). The bound on a prediction keeps the long ones from starving.
 """
 
 from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Callable
 
 # Assumed until the first request came back; only orders instances by their backlog.
@@ -18,13 +21,18 @@ FIRST_SPEED = 10_000.0
 KEEP = 0.9
 # Requests remembered that never came back (aborted): the oldest are forgotten.
 MOST_REQUESTS = 65_536
+# Requests whose missing tokens need as many bits count as equally long: they keep their
+# order of arrival, and the work before a request is a short sum however many wait.
+_SIZES = 64
 
 
 @dataclass
 class _Instance:
-    free_at: float = 0.0
     last_ready: float = 0.0
-    backlog: int = 0
+    # Missing tokens of the requests that wait, by their number of bits.
+    backlog: list[int] = field(default_factory=lambda: [0] * _SIZES)
+    # The last prediction for each number of bits.
+    latest: list[float] = field(default_factory=lambda: [0.0] * _SIZES)
     tokens: float = 0.0
     seconds: float = 0.0
 
@@ -60,12 +68,18 @@ class ReadyModel:
         now = self._clock()
         known = self._instances.setdefault(instance, _Instance())
         self.forget(request)
-        known.free_at = max(now, known.free_at) + tokens / known.speed
-        known.backlog += tokens
+        size = tokens.bit_length()
+        before = sum(known.backlog[: size + 1])
+        ready_at = now + min((before + tokens) / known.speed, self._max_wait_s)
+        if known.backlog[size]:
+            # The instance may be faster than was thought when those before came.
+            ready_at = max(ready_at, known.latest[size])
+        known.latest[size] = ready_at
+        known.backlog[size] += tokens
         self._waiting[request] = (instance, tokens, now)
         if len(self._waiting) > MOST_REQUESTS:
             self.forget(next(iter(self._waiting)))
-        return min(known.free_at, now + self._max_wait_s)
+        return ready_at
 
     def ready(self, request: str) -> None:
         """It came back: learn from it. An unknown request is ignored."""
@@ -80,13 +94,13 @@ class ReadyModel:
             known.tokens = KEEP * known.tokens + tokens
             known.seconds = KEEP * known.seconds + served
         known.last_ready = now
-        known.free_at = now + known.backlog / known.speed
 
     def forget(self, request: str) -> None:
         """It will not come back, or it did."""
         waiting = self._waiting.pop(request, None)
         if waiting is not None:
-            self._instances[waiting[0]].backlog -= waiting[1]
+            instance, tokens, _ = waiting
+            self._instances[instance].backlog[tokens.bit_length()] -= tokens
 
     def tokens_per_s(self, instance: str) -> float:
         """Learned speed of an instance."""
