@@ -20,7 +20,7 @@ QUESTION = [
 @pytest.fixture(scope="module")
 def server(serve_with):
     flags = {"radix_eviction_policy": "adaptive", "max_total_tokens": 3072}
-    running = serve_with(flags, name="adaptive")
+    running = serve_with(flags, name="adaptive", cold=True)  # as a user starts it
     running.flush_cache()
     return running
 

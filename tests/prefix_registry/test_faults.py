@@ -83,7 +83,7 @@ class DroppingProxy:
 
 @pytest.fixture
 def run():
-    from harness.server import free_port
+    from harness import free_port
 
     port = free_port()
     publishers, others = [], []

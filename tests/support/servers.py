@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from harness import Server, ServerSpec
+from harness import Preloaded, Server, ServerSpec
 
-# Two at a time: enough to compare a feature on and off without starting either again. Each
-# takes about 1.5 GB of memory.
-MOST_ALIVE = 2
+# Enough to compare features on and off without starting anything again; each takes some 200 MB
+# beside what they share, one with an interpreter of its own 1.5 GB.
+MOST_ALIVE = 6
 
 BASE_FLAGS: Mapping[str, Any] = {
     "dtype": "float32",
@@ -34,6 +34,7 @@ class ServerPool:
         self.model = model
         self.log_dir = log_dir
         self.running: OrderedDict[str, Server] = OrderedDict()
+        self._preloaded: Preloaded | None = None
 
     def get(
         self,
@@ -42,11 +43,13 @@ class ServerPool:
         model: Path | None = None,
         env: Mapping[str, str | None] | None = None,
         name: str = "server",
+        cold: bool = False,
     ) -> Server:
         """Returns a running server with ``BASE_FLAGS`` and ``flags`` (``None`` removes one).
 
         Its cache and its counters are as the last test left them: call ``flush_cache`` and
-        compare metrics before and after.
+        compare metrics before and after. ``cold`` starts new interpreters as a user does,
+        for tests of starting itself; the others share their imports (``harness.Preloaded``).
         """
         if importlib.util.find_spec("sglang") is None:
             raise RuntimeError(
@@ -55,7 +58,10 @@ class ServerPool:
             )
         merged = {**BASE_FLAGS, **(flags or {})}
         target = model or self.model()
-        key = json.dumps([str(target), merged, dict(env or {})], sort_keys=True)
+        key = json.dumps([str(target), merged, dict(env or {}), cold], sort_keys=True)
+        for other in [other for other in self.running if other != key]:
+            if self.running[other].spec.flags.get("tp_size", 1) > 1:
+                self.running.pop(other).stop()  # upstream's ranks spin while they are idle
         if key in self.running and self.running[key].alive:
             self.running.move_to_end(key)
             return self.running[key]
@@ -64,7 +70,7 @@ class ServerPool:
         spec = ServerSpec(
             target, merged, name=name, env=env or {}, ready_timeout_s=900, grace_s=1.0
         )
-        server = Server(spec, self.log_dir).start()
+        server = Server(spec, self.log_dir, *self._warm(spec, cold)).start()
         self.running[key] = server
         try:
             server.wait_ready()
@@ -73,7 +79,17 @@ class ServerPool:
             raise
         return server
 
+    def _warm(self, spec: ServerSpec, cold: bool) -> list[Callable]:
+        if cold or not Preloaded.can_start(spec):
+            return []
+        if self._preloaded is None:
+            self._preloaded = Preloaded(self.log_dir)
+        return [self._preloaded.start]
+
     def stop(self) -> None:
         """Stops all."""
         while self.running:
             self.running.popitem()[1].stop()
+        if self._preloaded is not None:
+            self._preloaded.close()
+            self._preloaded = None

@@ -13,8 +13,11 @@ The demo, the server benchmarks and the end-to-end tests share it::
             print(summarize(results), (server.metrics() - before).total("sglang:evicted_tokens_total"))
 
 ============== ============================================================
+spec           what to start: model, flags, environment
 server         one process: start, readiness, log, HTTP questions, stop
 guard          the parent of a server's processes; ends them whatever happens to us
+launch         starts a guard and the server below it
+preloaded      the same from a process that has imported sglang (zygote), in a fraction of the time
 metrics        Prometheus samples and differences between scrapes
 driver         open-loop and closed-loop clients that time every token
 workload       seeded chat traffic
@@ -33,7 +36,9 @@ from .driver import (
     require_success,
 )
 from .metrics import Metrics
-from .server import Server, ServerError, ServerSpec, flag_arguments, free_port, serve
+from .preloaded import Preloaded
+from .server import Server, serve
+from .spec import ServerError, ServerSpec, flag_arguments, free_port
 from .summary import Summary, summarize
 from .workload import Conversations
 
@@ -42,6 +47,7 @@ __all__ = [
     "Conversations",
     "Metrics",
     "OpenLoop",
+    "Preloaded",
     "Request",
     "Result",
     "Server",

@@ -21,7 +21,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
-from .server import Server, ServerSpec
+from .server import Server
+from .spec import ServerSpec
 
 # Mooncake and upstream look for an address of the machine otherwise, and listen on all of them.
 LOOPBACK_ENV: Mapping[str, str] = {

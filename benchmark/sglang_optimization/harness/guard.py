@@ -26,6 +26,7 @@ import shutil
 import signal
 import sys
 import time
+from collections.abc import Callable
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
@@ -43,24 +44,39 @@ def prctl(option: int, value: int) -> None:
         raise OSError(number, f"prctl({option}): {os.strerror(number)}")
 
 
-def spawn(command: list[str]) -> int:
-    """Starts ``command`` with no standard input; the kernel kills it when we die."""
+def spawn(run: Callable[[], None]) -> int:
+    """Forks a process with no standard input that calls ``run``.
+
+    The kernel kills it when we die. Returns its id, here; there it returns only by what
+    ``run`` raises.
+    """
     guard = os.getpid()
     child = os.fork()
     if child:
         return child
     try:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != guard:
-            os._exit(1)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD):
-            signal.signal(number, signal.SIG_DFL)
-        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    except OSError as error:
+        print(error, file=sys.stderr, flush=True)
+        os._exit(127)
+    if os.getppid() != guard:
+        os._exit(1)
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    run()
+    os._exit(0)
+
+
+def execute(command: list[str]) -> None:
+    """Becomes ``command``."""
+    try:
         os.execvp(command[0], command)
     except OSError as error:
         print(f"cannot run {command[0]}: {error}", file=sys.stderr, flush=True)
-    os._exit(127)
+        os._exit(127)
 
 
 def descendants() -> list[int]:
@@ -118,8 +134,8 @@ def kill_all(status: dict[int, int]) -> None:
         time.sleep(0.02)
 
 
-def main(grace_s: float, command: list[str]) -> int:
-    """Guards ``command``; returns its exit status."""
+def main(grace_s: float, run: Callable[[], None]) -> int:
+    """Guards a process that calls ``run``; returns its exit status."""
     wake_read, wake_write = os.pipe()
     os.set_blocking(wake_write, False)
     os.set_blocking(wake_read, False)
@@ -130,7 +146,7 @@ def main(grace_s: float, command: list[str]) -> int:
     signal.signal(signal.SIGCHLD, lambda received, frame: None)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
 
-    child = spawn(command)
+    child = spawn(run)
     status: dict[int, int] = {}
     watched, deadline = [0, wake_read], None
     while child not in status and (deadline is None or time.monotonic() < deadline):
@@ -152,7 +168,7 @@ if __name__ == "__main__":
     if len(sys.argv) < 4:
         sys.exit("usage: guard.py GRACE_SECONDS SCRATCH COMMAND [ARGUMENT ...]")
     try:
-        code = main(float(sys.argv[1]), sys.argv[3:])
+        code = main(float(sys.argv[1]), lambda: execute(sys.argv[3:]))
     finally:
         shutil.rmtree(sys.argv[2], ignore_errors=True)
     sys.exit(code)

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Imports a server's modules once and forks a guarded server for each start asked for.
+
+    python zygote.py CONTROL_FD MODULE
+
+``preloaded.py`` holds the other end of CONTROL_FD, a packet socket, and asks in JSON:
+
+- ``{"arguments", "environment", "grace_s", "scratch"}`` with two descriptors, the guard's
+  standard input and the log: forks a guard, which forks the server; answers ``{"pid"}``.
+- ``{"collect": pid}``: answers ``{"status"}`` of a guard that has ended.
+
+Ends when the other end is closed. What a server's own processes would import again under
+multiprocessing's ``spawn`` they inherit too: they are forked from a copy of this process made
+before the server ran anything. Standard library only, but for what MODULE imports.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import multiprocessing
+import multiprocessing.forkserver
+import multiprocessing.resource_tracker
+import multiprocessing.util
+import os
+import runpy
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Sequence
+
+import guard
+
+MESSAGE_BYTES = 1 << 17
+# What launching imports late: the HTTP server, and in the scheduler every model's module.
+LATE = ["sglang.srt.entrypoints.http_server", "sglang.srt.models.registry"]
+
+
+class BecomeServer(BaseException):
+    """Unwinds the stack of the process that is to be the server."""
+
+
+def serve_requests(control: socket.socket) -> list[str]:
+    """Answers until the other end is closed; returns arguments in a process that is to serve.
+
+    Raises:
+        SystemExit: the other end was closed, or this is a guard whose server has ended.
+    """
+    while True:
+        data, fds, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 2)
+        if not data:
+            sys.exit(0)
+        message = json.loads(data)
+        if "collect" in message:
+            _, raw = os.waitpid(message["collect"], 0)
+            answer = {"status": os.waitstatus_to_exitcode(raw)}
+        else:
+            pid = os.fork()
+            if pid == 0:
+                control.close()
+                return become_guard(message, *fds)
+            for descriptor in fds:
+                os.close(descriptor)
+            answer = {"pid": pid}
+        control.send(json.dumps(answer).encode())
+
+
+def become_guard(message: dict, stdin: int, log: int) -> list[str]:
+    """Guards a server until it ends, then exits; returns its arguments in the server."""
+    os.setsid()
+    for descriptor, number in ((stdin, 0), (log, 1), (log, 2)):
+        os.dup2(descriptor, number)
+    os.close(stdin)
+    os.close(log)
+    os.environ.clear()
+    os.environ.update(message["environment"])
+    tempfile.tempdir = None  # TMPDIR is another one
+
+    def unwind() -> None:
+        raise BecomeServer
+
+    try:
+        status = guard.main(message["grace_s"], unwind)
+    except BecomeServer:
+        return message["arguments"]
+    shutil.rmtree(message["scratch"], ignore_errors=True)
+    os._exit(status)
+
+
+def forked_interpreter(executable: bytes, arguments: Sequence[str], fds: Sequence[int]) -> int:
+    """Stands in for ``multiprocessing.util.spawnv_passfds``: runs ``-c CODE`` in a copy of us."""
+    server = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) not in fds:
+            try:
+                os.close(int(name))
+            except OSError:  # the one that listed the folder
+                continue
+    # Upstream's processes report a failure to their parent, which is now us.
+    signal.signal(signal.SIGQUIT, lambda number, frame: os.kill(server, number))
+    exec(arguments[list(arguments).index("-c") + 1], {"__name__": "__main__"})
+    sys.exit(0)
+
+
+def inherit_imports() -> None:
+    """Makes the server's ``spawn`` give processes that are copies of what we are now."""
+    multiprocessing.resource_tracker.ensure_running()
+    original = multiprocessing.util.spawnv_passfds
+    multiprocessing.util.spawnv_passfds = forked_interpreter
+    try:
+        multiprocessing.forkserver.ensure_running()
+    finally:
+        multiprocessing.util.spawnv_passfds = original
+    choose = multiprocessing.set_start_method
+
+    def set_start_method(method: str | None, force: bool = False) -> None:
+        choose("forkserver" if method == "spawn" else method, force)
+
+    multiprocessing.set_start_method = set_start_method
+
+
+def main(control_fd: int, module: str) -> None:
+    """Imports, serves requests, and in a server's process runs ``module``."""
+    sys.path[0] = os.getcwd()  # as ``python -m`` does; our folder's names are not the server's
+    control = socket.socket(fileno=control_fd)
+    for name in (module, *LATE):
+        importlib.import_module(name)
+    if "setproctitle" in sys.modules:  # it finds the title's place by what a start leaves there
+        sys.modules["setproctitle"].getproctitle()
+    gc.collect()
+    gc.freeze()  # a collection in a copy must not touch every page
+    arguments = serve_requests(control)
+    inherit_imports()
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2])
