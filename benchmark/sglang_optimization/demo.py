@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from common import cli, result, table
+from common.small_models import small_model
 from harness import (
     ClosedLoop,
     Conversations,
@@ -93,13 +94,7 @@ def model_folder(chosen: Path | None) -> Path:
         if not (chosen / "config.json").is_file():
             raise cli.BenchError(f"--model {chosen}: no config.json there, so no model folder")
         return chosen
-    sys.path.insert(0, str(ROOT / "tools"))
-    from models import folder, smollm2
-
-    try:
-        return smollm2.ensure("float32", report=lambda line: say(f"model: {line}"))
-    except folder.ModelFolderError as error:
-        raise cli.BenchError(str(error)) from error
+    return small_model("smollm2", report=lambda line: say(f"model: {line}"))
 
 
 def replay(server: Server, requests: Sequence[Request], clients: int) -> list[Result]:

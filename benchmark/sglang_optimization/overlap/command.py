@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from common import cli, progress, result, table
+from common.small_models import small_model
 from harness import ServerError, serve
 from overlap import calibrate, decision_cost, engine, grid, report
 
@@ -150,11 +151,7 @@ def run_engine(
     concurrencies = options.concurrency or ([1, 2, 4, 8, 16, 32] if options.full else [1, 8])
     count = options.rounds or (8 if options.full else 2)
     settings |= {"concurrency": concurrencies, "rounds": count, "workloads": options.workloads}
-    model = options.model
-    if model is None:
-        from models import tiny
-
-        model = tiny.ensure()
+    model = options.model or small_model("tiny")
     settings["model"] = model.name
     rows = []
     total = count * len(options.workloads) * len(concurrencies) * len(engine.MODES)

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from common import cli, progress, result, stats, table
+from common.small_models import small_model
 from harness import ClosedLoop, Request, Server, ServerSpec, drive, require_success, serve
 
 from .engine_prompts import WORKLOADS
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
     plan = [*((name, 1) for name in WORKLOADS), ("copy", 4)]
     specs = [
         replace(
-            ServerSpec(_model(), flags={**BASE, **flags}, ready_timeout_s=900),
+            ServerSpec(small_model("smollm2"), flags={**BASE, **flags}, ready_timeout_s=900),
             name=arm.replace(" ", "-").lower(),
         )
         for arm, flags in ARMS.items()
@@ -116,18 +116,6 @@ def run(options: argparse.Namespace) -> int:
         settings = {"rounds": rounds, "new_tokens": new_tokens, "flags": BASE, "arms": ARMS}
         result.write(options.json, result.document("spec_decode_engine", settings, rows))
     return cli.EXIT_OK if all(row["equal"] == "yes" for row in rows) else cli.EXIT_FAILED
-
-
-def _model() -> Path:
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        from models import folder, smollm2
-    except ImportError as error:
-        raise cli.BenchError(f"--engine needs the environment of `make venv` ({error})") from None
-    try:
-        return smollm2.ensure("float32", report=progress.note)
-    except folder.ModelFolderError as error:
-        raise cli.BenchError(str(error)) from error
 
 
 def _measure(server: Server, requests: Sequence[Request], at_a_time: int, sums: _Sums) -> None:

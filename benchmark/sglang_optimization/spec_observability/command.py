@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from common import cli, progress, result, table
+from common.small_models import small_model
 from harness import ServerSpec, serve
 
 from . import served
@@ -126,7 +127,7 @@ def _serve(full: bool) -> tuple[list[dict[str, Any]], list[served.Scrape]]:
         arms = dict(list(arms.items())[-1:])
     rows: list[dict[str, Any]] = []
     scrapes: list[served.Scrape] = []
-    spec = ServerSpec(_model(), flags=served.BASE, ready_timeout_s=600)
+    spec = ServerSpec(small_model("smollm2"), flags=served.BASE, ready_timeout_s=600)
     for arm, flags in arms.items():
         one = replace(spec.with_flags(**flags), name=f"spec-observability-{arm.lower()}")
         with serve(one, log_dir=ROOT / "build" / "logs", report=progress.note) as (server,):
@@ -150,15 +151,3 @@ def _serve(full: bool) -> tuple[list[dict[str, Any]], list[served.Scrape]]:
                     }
                 )
     return rows, scrapes
-
-
-def _model() -> Path:
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        from models import folder, smollm2
-    except ImportError as error:
-        raise cli.BenchError(f"the environment of `make venv` is needed ({error})") from None
-    try:
-        return smollm2.ensure("float32", report=progress.note)
-    except folder.ModelFolderError as error:
-        raise cli.BenchError(str(error)) from error

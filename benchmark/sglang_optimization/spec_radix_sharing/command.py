@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from common import cli, progress, result, stats, table
+from common.small_models import small_model
 from harness import (
     ClosedLoop,
     Request,
@@ -42,7 +43,7 @@ from .agents import Branching, Outcome, branch_off
 ROOT = Path(__file__).resolve().parents[3]
 TARGETS = {"branching": 0.3, "retraction": 0.2}
 PARTS = ("branching", "retraction", "pressure", "cost")
-COST_LENGTHS = (1024, 8192, 32768)
+COST_LENGTHS = (2048, 8192, 32768)
 ON = "--enable-spec-radix-sharing"
 
 BRANCH_COLUMNS = [
@@ -54,6 +55,8 @@ BRANCH_COLUMNS = [
     table.Column("ttft_p50_s", "TTFT p50 (s)", table.number(3)),
     table.Column("ttft_of_off", "against off", table.ratio),
     table.Column("root_s", "whole run (s)", table.number(1)),
+    table.Column("on_arrival", "at arrivals", table.number(0)),
+    table.Column("insertions", "insertions", table.number(0)),
     table.Column("accept_length", "accept length", table.number(2)),
     table.Column("drains", "drains", table.number(0)),
     table.Column("same", "answers as off", text=True),
@@ -97,7 +100,7 @@ def arguments() -> argparse.ArgumentParser:
         "--output", type=cli.positive, default=384, metavar="N", help="tokens a root generates"
     )
     parser.add_argument(
-        "--branch-every", type=cli.positive, default=96, metavar="N", help="tokens of output"
+        "--branch-every", type=cli.positive, default=96, metavar="N", help="tokens, on average"
     )
     parser.add_argument(
         "--retract-every", type=cli.positive, default=40, metavar="N", help="forward passes"
@@ -110,16 +113,7 @@ def arguments() -> argparse.ArgumentParser:
 
 
 def _model(options: argparse.Namespace) -> Path:
-    if options.model:
-        return options.model
-    sys.path.insert(0, str(ROOT / "tools"))
-    if options.full:
-        from models import smollm2
-
-        return smollm2.ensure("float32")
-    from models import tiny
-
-    return tiny.ensure()
+    return options.model or small_model("smollm2" if options.full else "tiny")
 
 
 def _spec(options: argparse.Namespace, model: Path, part: str, on: bool) -> ServerSpec:
@@ -240,6 +234,8 @@ def _counted(change, part: str, prompts: list[list[int]], off) -> dict[str, Any]
     found: dict[str, Any] = {
         "accept_length": made / calls if calls else None,
         "drains": change.get(name("drains")),
+        "insertions": change.get(name("insertions")),
+        "on_arrival": change.get(name("arrival_insertions")),
         "shared": change.get(name("shared_tokens")),
         "served": change.get(name("served_tokens")),
         "kept": change.get(name("kept_tokens")),
@@ -299,7 +295,7 @@ def run(options: argparse.Namespace) -> int:
 def _cost(options: argparse.Namespace) -> list[dict[str, Any]]:
     sys.path[:0] = options.tree
     return [
-        cost.measure(core, length, options.interval, repeats=8)
+        cost.measure(core, length, options.interval, repeats=5)
         for core in ("rust", "python")
         for length in COST_LENGTHS
     ]
@@ -311,7 +307,7 @@ def _show(options: argparse.Namespace, part: str, rows: Sequence[dict[str, Any]]
         return
     what = f"{options.roots} roots of {options.prompt_tokens} + {options.output} tokens"
     if part == "branching":
-        title = f"Branching: {what}, two branches each {options.branch_every} tokens"
+        title = f"Branching: {what}, two branches about each {options.branch_every} tokens"
         table.show(title, BRANCH_COLUMNS, rows)
         return
     cause = (

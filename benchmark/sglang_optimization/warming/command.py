@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from common import cli, progress, result
+from common.small_models import small_model
 from harness import Server, ServerError, ServerSpec, serve
 
 from . import cost, first, measure, prompts, report
@@ -124,7 +124,7 @@ def _measure(
     cost_rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder, progress.steps(steps) as bar:
         file = prompts.write_file(Path(folder) / "prompts.json", listed)
-        servers = specs(options, options.model or _smollm2(), file)
+        servers = specs(options, options.model or small_model("smollm2"), file)
         for mode in modes:
             progress.note(f"starting the server for {mode}")
             with serve(servers[mode], log_dir=LOGS) as (server,):
@@ -218,10 +218,3 @@ def _between(text: str, end: float, wanted: str) -> float:
     if not 0 < value < end:
         raise argparse.ArgumentTypeError(f"{text!r} is not {wanted}")
     return value
-
-
-def _smollm2() -> Path:
-    sys.path.insert(0, str(ROOT / "tools"))
-    from models import smollm2
-
-    return smollm2.ensure("float32")
