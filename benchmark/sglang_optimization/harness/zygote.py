@@ -31,6 +31,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Sequence
+from typing import Any
 
 import guard
 
@@ -90,7 +91,7 @@ def become_guard(message: dict, stdin: int, log: int) -> list[str]:
     os._exit(status)
 
 
-def forked_interpreter(executable: bytes, arguments: Sequence[str], fds: Sequence[int]) -> int:
+def forked_interpreter(executable: bytes, arguments: Sequence[Any], fds: Sequence[int]) -> int:
     """Stands in for ``multiprocessing.util.spawnv_passfds``: runs ``-c CODE`` in a copy of us."""
     server = os.getpid()
     child = os.fork()
