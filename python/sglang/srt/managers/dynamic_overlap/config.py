@@ -7,10 +7,10 @@ is being built.
 
 from __future__ import annotations
 
-import json
 from typing import Any, Mapping, Optional
 
 import msgspec
+from sglang.srt.arg_groups.json_flag import Rule, check_keys, object_parser
 
 FLAG = "--enable-dynamic-overlap"
 CONFIG_FLAG = "--dynamic-overlap-config"
@@ -45,52 +45,30 @@ class DynamicOverlapConfig(msgspec.Struct, frozen=True):
     heuristic_batch_size: int = 2
 
 
-# key -> (is an integer, what to say is allowed, test)
-_RULES: dict[str, tuple[bool, str, Any]] = {
-    "min_gain": (False, "a number from 0 to 1", lambda v: 0 <= v <= 1),
-    "hysteresis": (False, "a number from 0 to 1", lambda v: 0 <= v <= 1),
-    "ema_weight": (False, "a number above 0 and at most 1", lambda v: 0 < v <= 1),
-    "min_samples": (True, "an integer from 1 to 10000", lambda v: 1 <= v <= 10_000),
-    "min_dwell_steps": (
-        True,
-        "an integer from 0 to 1000000",
-        lambda v: 0 <= v <= 1_000_000,
+_RULES = {
+    "min_gain": Rule((int, float), "a number from 0 to 1", lambda v: 0 <= v <= 1),
+    "hysteresis": Rule((int, float), "a number from 0 to 1", lambda v: 0 <= v <= 1),
+    "ema_weight": Rule(
+        (int, float), "a number above 0 and at most 1", lambda v: 0 < v <= 1
     ),
-    "probe_interval_steps": (
-        True,
+    "min_samples": Rule(
+        (int,), "an integer from 1 to 10000", lambda v: 1 <= v <= 10_000
+    ),
+    "min_dwell_steps": Rule(
+        (int,), "an integer from 0 to 1000000", lambda v: 0 <= v <= 1_000_000
+    ),
+    "probe_interval_steps": Rule(
+        (int,),
         "0 (never) or an integer up to 10000000",
         lambda v: 0 <= v <= 10_000_000,
     ),
-    "probe_steps": (True, "an integer from 1 to 1000", lambda v: 1 <= v <= 1000),
-    "heuristic_batch_size": (
-        True,
-        "an integer from 1 to 1000000",
-        lambda v: 1 <= v <= 1_000_000,
+    "probe_steps": Rule((int,), "an integer from 1 to 1000", lambda v: 1 <= v <= 1000),
+    "heuristic_batch_size": Rule(
+        (int,), "an integer from 1 to 1000000", lambda v: 1 <= v <= 1_000_000
     ),
 }
 
-
-def parse_json_object(text: str) -> dict[str, Any]:
-    """Parse the flag's text into an object.
-
-    Raises:
-        argparse.ArgumentTypeError: the text is not a JSON object; argparse prints
-            this type's text and no other's.
-    """
-    from argparse import ArgumentTypeError
-
-    example = "'{\"min_gain\": 0.05}'"
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ArgumentTypeError(
-            f"{text!r} is not JSON ({error}); pass an object, e.g. {example}"
-        ) from None
-    if not isinstance(value, dict):
-        raise ArgumentTypeError(
-            f"{text!r} is a JSON {type(value).__name__}; pass an object, e.g. {example}"
-        )
-    return value
+parse_json_object = object_parser('{"min_gain": 0.05}')
 
 
 def parse_config(raw: Optional[Mapping[str, Any]]) -> DynamicOverlapConfig:
@@ -102,25 +80,7 @@ def parse_config(raw: Optional[Mapping[str, Any]]) -> DynamicOverlapConfig:
             value and what is allowed.
     """
     raw = {} if raw is None else raw
-    if not isinstance(raw, Mapping):
-        raise ValueError(f"{CONFIG_FLAG} takes a JSON object, got {raw!r}")
-    for key, value in raw.items():
-        if key not in _RULES:
-            raise ValueError(
-                f"{CONFIG_FLAG}: unknown key {key!r}; allowed keys are "
-                + ", ".join(sorted(_RULES))
-            )
-        integer, allowed, accepts = _RULES[key]
-        types = (int,) if integer else (int, float)
-        # bool is an int to isinstance.
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, types)
-            or not accepts(value)
-        ):
-            raise ValueError(
-                f"{CONFIG_FLAG}: {key}={value!r} is not allowed; use {allowed}"
-            )
+    check_keys(CONFIG_FLAG, raw, _RULES)
     config = DynamicOverlapConfig(**raw)
     if config.hysteresis > config.min_gain:
         raise ValueError(

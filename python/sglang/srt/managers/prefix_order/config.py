@@ -7,10 +7,10 @@ Kept free of torch and of the scheduler: the flag's field imports it while
 
 from __future__ import annotations
 
-import json
 from typing import Any, Mapping, Optional
 
 import msgspec
+from sglang.srt.arg_groups.json_flag import Rule, check_keys, object_parser
 
 FLAG = "--schedule-policy-config"
 AGING_UNITS = ("off", "passes", "tokens")
@@ -43,47 +43,24 @@ class PrefixOrderConfig(msgspec.Struct, frozen=True):
     touches_per_pass: int = 8
 
 
-_DEFAULTS = PrefixOrderConfig()
-# key -> (accepted types, what to say is allowed, test)
-_RULES: dict[str, tuple[tuple[type, ...], str, Any]] = {
-    "incremental": ((bool,), "true or false", lambda v: True),
-    "aging": (
+_RULES = {
+    "incremental": Rule((bool,), "true or false", lambda v: True),
+    "aging": Rule(
         (str,),
         "one of " + ", ".join(repr(unit) for unit in AGING_UNITS),
         lambda v: v in AGING_UNITS,
     ),
-    "aging_limit": ((int,), "an integer of at least 0", lambda v: v >= 0),
-    "aging_factor": (
+    "aging_limit": Rule((int,), "an integer of at least 0", lambda v: v >= 0),
+    "aging_factor": Rule(
         (int, float),
         "a finite number of at least 0",
         lambda v: 0 <= v < float("inf"),
     ),
-    "matches_per_pass": ((int,), "an integer of at least 1", lambda v: v >= 1),
-    "touches_per_pass": ((int,), "an integer of at least 0", lambda v: v >= 0),
+    "matches_per_pass": Rule((int,), "an integer of at least 1", lambda v: v >= 1),
+    "touches_per_pass": Rule((int,), "an integer of at least 0", lambda v: v >= 0),
 }
 
-
-def parse_json_object(text: str) -> dict[str, Any]:
-    """Parse the flag's text into an object.
-
-    Raises:
-        ValueError: the text is not JSON, or not an object. argparse does not
-            print a ValueError's text, so this raises the type that it prints.
-    """
-    from argparse import ArgumentTypeError
-
-    example = '\'{"aging": "tokens"}\''
-    try:
-        value = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ArgumentTypeError(
-            f"{text!r} is not JSON ({error}); pass an object, e.g. {example}"
-        ) from None
-    if not isinstance(value, dict):
-        raise ArgumentTypeError(
-            f"{text!r} is a JSON {type(value).__name__}; pass an object, e.g. {example}"
-        )
-    return value
+parse_json_object = object_parser('{"aging": "tokens"}')
 
 
 def parse_config(raw: Optional[Mapping[str, Any]]) -> Optional[PrefixOrderConfig]:
@@ -96,21 +73,7 @@ def parse_config(raw: Optional[Mapping[str, Any]]) -> Optional[PrefixOrderConfig
     """
     if raw is None:
         return None
-    if not isinstance(raw, Mapping):
-        raise ValueError(f"{FLAG} takes a JSON object, got {raw!r}")
-    for key, value in raw.items():
-        if key not in _RULES:
-            raise ValueError(
-                f"{FLAG}: unknown key {key!r}; allowed keys are "
-                + ", ".join(sorted(_RULES))
-            )
-        types, allowed, accepts = _RULES[key]
-        # bool is an int to isinstance; only the key that wants one takes it.
-        wrong_type = not isinstance(value, types) or (
-            isinstance(value, bool) and bool not in types
-        )
-        if wrong_type or not accepts(value):
-            raise ValueError(f"{FLAG}: {key}={value!r} is not allowed; use {allowed}")
+    check_keys(FLAG, raw, _RULES)
     config = PrefixOrderConfig(**raw)
     if config.aging == "passes":
         if "aging_factor" in raw:
