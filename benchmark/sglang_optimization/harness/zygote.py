@@ -91,21 +91,21 @@ def become_guard(message: dict, stdin: int, log: int) -> list[str]:
     os._exit(status)
 
 
-def forked_interpreter(executable: bytes, arguments: Sequence[Any], fds: Sequence[int]) -> int:
+def forked_interpreter(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:
     """Stands in for ``multiprocessing.util.spawnv_passfds``: runs ``-c CODE`` in a copy of us."""
     server = os.getpid()
     child = os.fork()
     if child:
         return child
     for name in os.listdir("/proc/self/fd"):
-        if int(name) > 2 and int(name) not in fds:
+        if int(name) > 2 and int(name) not in passfds:
             try:
                 os.close(int(name))
             except OSError:  # the one that listed the folder
                 continue
     # Upstream's processes report a failure to their parent, which is now us.
     signal.signal(signal.SIGQUIT, lambda number, frame: os.kill(server, number))
-    exec(arguments[list(arguments).index("-c") + 1], {"__name__": "__main__"})
+    exec(args[list(args).index("-c") + 1], {"__name__": "__main__"})
     sys.exit(0)
 
 
