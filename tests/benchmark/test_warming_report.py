@@ -43,7 +43,7 @@ def test_first_rows_compare_with_cold():
     assert kv["ttft_of_cold"] == 0.25
     assert (tree["same_answers"], kv["same_answers"]) == (True, False)
     assert (cold["warm_s"], kv["warm_s"]) == (None, 9.0)
-    met = {t["target"]: t["met"] for t in report.targets(rows, [])}
+    met = {t["finding"]: t["met"] for t in report.targets(rows, [])}
     assert list(met.values()) == [True, True]
     kv["ttft_of_cold"], kv["least_hit"] = 0.36, 0.94
     assert [t["met"] for t in report.targets(rows, [])] == [False, False]

@@ -53,6 +53,15 @@ class Column:
         return MISSING if value is None else self.write(value)
 
 
+# What was measured against what was asked; ``wanted`` and ``met`` are missing for plain facts.
+FINDINGS = (
+    Column("finding", "finding", text=True),
+    Column("value", "measured", number(3)),
+    Column("wanted", "target", text=True),
+    Column("met", "met", lambda met: "yes" if met else "NO", text=True),
+)
+
+
 def show(
     title: str, columns: Sequence[Column], rows: Sequence[Row], note: str | None = None
 ) -> None:

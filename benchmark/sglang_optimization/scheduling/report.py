@@ -26,12 +26,10 @@ COLUMNS = (
     table.Column("jain", "Jain", table.number(3)),
 )
 FINDINGS = (
-    table.Column("finding", "finding", text=True),
+    table.FINDINGS[0],
     table.Column("workload", "workload", text=True),
     table.Column("queue", "waiting", table.number(0)),
-    table.Column("value", "measured", table.number(3)),
-    table.Column("wanted", "target", text=True),
-    table.Column("met", "met", lambda met: "yes" if met else "NO", text=True),
+    *table.FINDINGS[1:],
 )
 Rows = list[dict[str, Any]]
 

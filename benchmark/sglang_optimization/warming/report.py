@@ -39,12 +39,6 @@ COST_COLUMNS = (
     table.Column("chunk_tokens", "tokens a step", table.number(0)),
     table.Column("step_s", "mean step s", table.number(3)),
 )
-TARGET_COLUMNS = (
-    table.Column("target", "target", text=True),
-    table.Column("value", "measured", table.number(3)),
-    table.Column("wanted", "wanted", text=True),
-    table.Column("met", "met", lambda met: "yes" if met else "NO", text=True),
-)
 
 
 def show_first(rows: Rows) -> None:
@@ -76,8 +70,8 @@ def targets(first: Rows, cost: Rows) -> list[dict[str, Any]]:
     """What the feature promises, as far as the rows show it."""
     found = []
 
-    def note(target: str, value: float, wanted: str, met: bool) -> None:
-        found.append({"target": target, "value": value, "wanted": wanted, "met": met})
+    def note(finding: str, value: float, wanted: str, met: bool) -> None:
+        found.append({"finding": finding, "value": value, "wanted": wanted, "met": met})
 
     for row in first:
         if row["mode"] == "kv":
@@ -95,7 +89,7 @@ def targets(first: Rows, cost: Rows) -> list[dict[str, Any]]:
 def show_targets(found: Rows) -> None:
     """Nothing if the rows show none."""
     if found:
-        table.show("Targets", TARGET_COLUMNS, found)
+        table.show("Targets", table.FINDINGS, found)
 
 
 def plot(path: Path, first: Rows, cost: Rows) -> None:
