@@ -8,7 +8,6 @@ of deciding, with and without speculation.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -16,6 +15,8 @@ import sys
 from pathlib import Path
 
 import pytest
+
+from support.draft_heads import make_eagle_head
 
 pytest.importorskip("torch")
 pytest.importorskip(
@@ -25,16 +26,6 @@ pytestmark = pytest.mark.slow
 
 DRIVER = Path(__file__).with_name("stress_driver.py")
 SEED = 1
-
-
-def make_eagle_head(model: Path, folder: Path) -> Path:
-    """A random head (tests/platform), which no package makes importable from here."""
-    path = Path(__file__).parents[1] / "platform" / "eagle_head.py"
-    spec = importlib.util.spec_from_file_location("eagle_head", path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.make_eagle_head(model, folder)
 
 
 def run(model: Path, folder: Path, way: str, flags: list[str]) -> dict:

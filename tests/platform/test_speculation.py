@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from harness import ClosedLoop, Request, drive, require_success
+from support.draft_heads import make_eagle_head
 from support.speculation import (
     Abandoned,
     assert_json_schema_is_kept,
@@ -14,7 +15,6 @@ from support.speculation import (
 )
 
 from .conftest import make_prompts
-from .eagle_head import make_eagle_head
 
 pytestmark = pytest.mark.e2e
 

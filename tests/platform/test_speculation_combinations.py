@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from .eagle_head import make_eagle_head
+from support.draft_heads import make_eagle_head
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("sglang.srt.platforms.cpu_reference")

@@ -19,6 +19,8 @@ from pathlib import Path
 
 import pytest
 
+from support.draft_heads import make_eagle3_head, make_eagle_head
+
 pytest.importorskip(
     "sglang.srt.speculative.observability", reason="topic spec-observability is not in this build"
 )
@@ -45,6 +47,13 @@ SPECULATE = {
         "speculative_eagle_topk": 2,
         "speculative_num_draft_tokens": 6,
     },
+    "eagle3": {
+        **COMMON,
+        "speculative_algorithm": "EAGLE3",
+        "speculative_num_steps": 3,
+        "speculative_eagle_topk": 1,
+        "speculative_num_draft_tokens": 4,
+    },
     "sam": {
         "chunked_prefill_size": 64,
         "speculative_algorithm": "NGRAM",
@@ -53,17 +62,20 @@ SPECULATE = {
         "schedule_conservativeness": 0.1,
     },
 }
+HEADS = {"eagle": make_eagle_head, "eagle3": make_eagle3_head}
 STAGES = {
     "ngram": {"lookup", "tree_build", "verify", "index_update"},
     "sam": {"lookup", "tree_build", "verify"},
     "standalone": {"draft", "tree_build", "verify", "draft_extend", "draft_prefill"},
     "eagle": {"draft", "tree_build", "verify", "draft_extend", "draft_prefill"},
+    "eagle3": {"draft", "tree_build", "verify", "draft_extend", "draft_prefill"},
 }
 SOURCES = {
     "ngram": {"ngram", "padding"},
     "sam": {"own", "shared", "padding"},
     "standalone": {"draft_model"},
     "eagle": {"draft_model"},
+    "eagle3": {"draft_model"},
 }
 META = "spec_observability"
 P = "sglang:spec_"
@@ -79,23 +91,14 @@ def prompts() -> list[list[int]]:
     return out
 
 
-def eagle_heads():
-    """The platform tests' maker of random heads; their folder has a standard module's name."""
-    path = Path(__file__).parents[1] / "platform" / "eagle_head.py"
-    spec = importlib.util.spec_from_file_location("eagle_head", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.fixture(scope="module", params=list(SPECULATE))
 def speculating(request, serve_with, tiny_model, tmp_path_factory):
     """A server a algorithm."""
     flags = dict(SPECULATE[request.param])
     if request.param == "standalone":
         flags["speculative_draft_model_path"] = str(tiny_model)
-    elif request.param == "eagle":
-        head = eagle_heads().make_eagle_head(tiny_model, tmp_path_factory.mktemp("eagle"))
+    elif request.param in HEADS:
+        head = HEADS[request.param](tiny_model, tmp_path_factory.mktemp(request.param))
         flags["speculative_draft_model_path"] = str(head)
     elif request.param == "sam" and importlib.util.find_spec("sgl_kernel_ext") is None:
         pytest.skip("needs sgl-kernel-ext")
