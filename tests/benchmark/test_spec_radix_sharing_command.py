@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The benchmark of early sharing: what it counts and when it fails."""
 
+import itertools
+import random
+
 import pytest
 
 from common import cli
 from harness import Result
 from spec_radix_sharing import command
-from spec_radix_sharing.agents import Branch
+from spec_radix_sharing.agents import Branch, Branching, branch_points
 
 
 def row(part="branching", same="yes", ratio=0.1):
@@ -17,6 +20,17 @@ def test_recomputed_is_what_was_known_and_not_cached():
     assert Branch(0, 100, 40, Result(0, cached_tokens=70)).recomputed == 30
     # A branch may also find what a sibling computed after it was sent.
     assert Branch(0, 100, 40, Result(0, cached_tokens=104)).recomputed == 0
+
+
+def test_branch_points_fit_no_interval():
+    work = Branching([[1]], output=4000, every=96)
+    points = branch_points(random.Random(1), work)
+    gaps = [b - a for a, b in itertools.pairwise([0, *points])]
+    assert min(gaps) >= 48 and max(gaps) <= 144 and points[-1] < 4000
+    assert 85 < sum(gaps) / len(gaps) < 107
+    # Remainders of the default interval: anything.
+    assert len({point % 64 for point in points}) > 20
+    assert points == branch_points(random.Random(1), work)
 
 
 @pytest.mark.parametrize(

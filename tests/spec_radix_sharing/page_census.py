@@ -38,7 +38,9 @@ def census(scheduler) -> list[str]:
             wrong.append(f"{req.rid}: the tree lost pages {sorted(shared - tree)[:5]}")
         own = row[kv.cache_protected_len :]
         owners[req.rid] = Counter({slot // page: 1 for slot in own})
-    total: Counter = sum(owners.values(), Counter())
+    total: Counter = Counter()
+    for held in owners.values():
+        total.update(held)
     pages = scheduler.max_total_num_tokens // page
     for number in range(1, pages + 1):
         if total[number] != 1:

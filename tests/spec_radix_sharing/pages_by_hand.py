@@ -42,9 +42,11 @@ class Pages:
         pool = ReqToTokenPool(ROWS, LONGEST + 4 * RESERVE, "cpu", enable_memory_saver=False)
         self.cache.req_to_token_pool = self.pool = pool
         self.allocator = self.cache.token_to_kv_pool_allocator
-        settings = SharingSettings(6, 1.0, page, int(bigrams))
+        settings = SharingSettings(12, 1.0, page, int(bigrams))
         self.queue: list = []
-        self.sharer = RadixSharer(settings, self.cache, lambda: self.queue, SharingMetrics())
+        self.sharer = RadixSharer(
+            settings, self.cache, lambda: self.queue, lambda: self.running, SharingMetrics()
+        )
         self.cache.radix_sharer = self.sharer
         self.known_hashes: dict[str, list[int]] = {}
         self.content = [0] * (CAPACITY + page)
@@ -102,18 +104,22 @@ class Pages:
         checkpoint_kv_cache(req, self.cache)
         req.output_ids.append(self.next_token(req))
 
-    def request(self):
+    def draw(self):
+        """A prompt: new, or the beginning of a text there was."""
+        if self.texts and self.rng.random() < 0.6:
+            text = self.rng.choice(self.texts[-40:])
+            return text[: self.rng.randint(1, len(text))]
+        return [self.rng.randrange(3) for _ in range(self.rng.randint(1, 40))]
+
+    def request(self, ids=None, key=None):
         from sglang.srt.managers.schedule_batch import Req
         from sglang.srt.sampling.sampling_params import SamplingParams
 
-        if self.texts and self.rng.random() < 0.6:
-            text = self.rng.choice(self.texts[-40:])
-            ids = text[: self.rng.randint(1, len(text))]
-        else:
-            ids = [self.rng.randrange(3) for _ in range(self.rng.randint(1, 40))]
+        if ids is None:
+            ids = self.draw()
+            key = self.rng.choice((None, None, "tenant"))
         self.count += 1
         sampling = SamplingParams(max_new_tokens=10_000)
-        key = self.rng.choice((None, None, "tenant"))
         return Req(f"{self.count}", "", array("q", ids), sampling, extra_key=key)
 
     def decode(self):
@@ -139,6 +145,8 @@ class Pages:
         self.queue = [SimpleNamespace(reqs=flying)]
         rows = {req.rid: self.row(req) for req in flying}
         self.sharer.on_result(processed)
+        if batch and self.rng.random() < 0.3:
+            self.arrive(self.rng.choice(batch))
         for req in flying:
             assert self.row(req) == rows[req.rid], f"{req.rid}: a row in flight was rewritten"
         self.queue = []
@@ -147,6 +155,15 @@ class Pages:
             self.texts.append(list(req.origin_input_ids) + list(req.output_ids))
             if req.seqlen > LONGEST:
                 self.end(req, "finish")
+
+    def arrive(self, parent):
+        """A request that continues a running one; it is admitted later."""
+        text = list(parent.origin_input_ids) + list(parent.output_ids)
+        cut = self.rng.randint(max(1, len(text) - 20), len(text) - 1)
+        req = self.request(text[:cut], parent.extra_key)
+        self.sharer.on_queued(req)
+        self.waiting.append(req)
+        self.done["arrival"] += 1
 
     def retract(self, req):
         from sglang.srt.managers.schedule_batch import release_req

@@ -77,6 +77,10 @@ class Tree:
         self.had = 0
         self.ends = []
         self.free = 1000
+        self.tree_core = SimpleNamespace(
+            is_eagle=bool(settings.uncached_tail),
+            match_full_device_prefix=lambda key: (min(self.had, len(key)), 0, 0),
+        )
         self.token_to_kv_pool_allocator = SimpleNamespace(
             free_group=None, available_size=lambda: self.free
         )
@@ -89,12 +93,17 @@ class Tree:
 
 
 class World:
-    """A sharer on that tree. ``queue`` holds the batches without a processed result."""
+    """A sharer on that tree.
+
+    ``queue`` holds the batches without a processed result, ``running`` what decodes.
+    """
 
     def __init__(self, interval=8, threshold=1.0, **more):
         self.settings = SharingSettings(interval, threshold, **more)
-        self.tree, self.queue = Tree(self.settings), []
-        self.sharer = RadixSharer(self.settings, self.tree, lambda: self.queue, SharingMetrics())
+        self.tree, self.queue, self.running = Tree(self.settings), [], []
+        self.sharer = RadixSharer(
+            self.settings, self.tree, lambda: self.queue, lambda: self.running, SharingMetrics()
+        )
 
     def shared(self):
         """Ends of what was inserted since the last call."""

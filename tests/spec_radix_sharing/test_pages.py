@@ -35,10 +35,11 @@ def test_random_operations_on_the_real_tree(tiny_model, tmp_path):
     assert len(found) == 8
     for name, counts in found.items():
         print(name, counts)
-        for what in ("admit", "round", "retract", "finish", "abort", "weights"):
+        for what in ("admit", "round", "retract", "finish", "abort", "weights", "arrival"):
             assert counts[what] > 0, (name, what)
         for what in ("shared", "served", "kept", "saved"):
             assert counts[f"{what}_tokens"] > 0, (name, what)
+        assert counts["arrival_insertions"] > 0, name
     for shape in ("pages of 1, tokens", "pages of 4, tokens", "pages of 1, bigrams"):
         # Both cores do the same.
         assert found[f"rust, {shape}"] == found[f"python, {shape}"]

@@ -4,20 +4,18 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import time
 import urllib.request
-from pathlib import Path
 
 import aiohttp
 import pytest
 
 from spec_radix_sharing.agents import Branching, branch_off
+from support.draft_heads import make_eagle3_head, make_eagle_head
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-HERE = Path(__file__).parent
 SHARING = {"enable_spec_radix_sharing": True, "spec_radix_sharing_interval": 8}
 PROMPTS = [
     [*b"The quick brown fox jumps over the lazy dog. " * 2],
@@ -25,18 +23,20 @@ PROMPTS = [
 ]
 
 
+def bigram_tail(server):
+    """Tokens at the end of what is known that a tree of bigrams does not hold."""
+    return int(server.server_info()["speculative_algorithm"].startswith("EAGLE"))
+
+
 def metric(change, name):
     return change.get(f"sglang:spec_radix_sharing_{name}_total")
 
 
-def eagle_flags(tiny_model, folder):
-    path = HERE.parent / "platform" / "eagle_head.py"
-    spec = importlib.util.spec_from_file_location("eagle_head_of_the_platform_tests", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+def eagle_flags(algorithm, tiny_model, folder):
+    make = {"EAGLE": make_eagle_head, "EAGLE3": make_eagle3_head}[algorithm]
     return {
-        "speculative_algorithm": "EAGLE",
-        "speculative_draft_model_path": str(module.make_eagle_head(tiny_model, folder)),
+        "speculative_algorithm": algorithm,
+        "speculative_draft_model_path": str(make(tiny_model, folder)),
         "speculative_num_steps": 3,
         "speculative_eagle_topk": 2,
         "speculative_num_draft_tokens": 6,
@@ -53,13 +53,13 @@ def plain(serve_with):
     return work, outcome
 
 
-@pytest.fixture(scope="module", params=["ngram", "eagle"])
+@pytest.fixture(scope="module", params=["NGRAM", "EAGLE", "EAGLE3"])
 def sharing(request, serve_with, plain, tiny_model, tmp_path_factory):
-    if request.param == "ngram":
+    if request.param == "NGRAM":
         flags = {"speculative_algorithm": "NGRAM", "speculative_num_draft_tokens": 6}
     else:
-        flags = eagle_flags(tiny_model, tmp_path_factory.mktemp("eagle"))
-    return serve_with({**SHARING, **flags}, name=f"sharing-{request.param}")
+        flags = eagle_flags(request.param, tiny_model, tmp_path_factory.mktemp("head"))
+    return serve_with({**SHARING, **flags}, name=f"sharing-{request.param.lower()}")
 
 
 def test_branches_find_running_output_and_answer_the_same(sharing, plain):
@@ -68,14 +68,16 @@ def test_branches_find_running_output_and_answer_the_same(sharing, plain):
     with sharing.measured() as change:
         outcome = branch_off(sharing.url, work, seed=3)
     assert outcome.answers() == without.answers()
-    found = sum(branch.recomputed for branch in outcome.branches)
-    missed = sum(branch.recomputed for branch in without.branches)
-    assert found < missed / 2
+    # All but what bigram keys cannot name, whatever the interval.
+    tail = bigram_tail(sharing)
+    assert all(branch.recomputed <= tail for branch in outcome.branches)
+    assert sum(branch.recomputed for branch in without.branches) > 100
     served = metric(change[0], "served_tokens")
     assert served > 0
     # Each token that counts as served was a cached token of some branch.
     assert served <= sum(branch.result.cached_tokens for branch in outcome.branches)
     assert metric(change[0], "shared_tokens") > 0
+    assert metric(change[0], "arrival_insertions") > 0
 
 
 def test_namespaces_do_not_see_each_other(sharing):
@@ -109,8 +111,6 @@ def test_namespaces_do_not_see_each_other(sharing):
                         continue
                     output = json.loads(line)["output_ids"]
                     if len(output) >= 80 and not seen:
-                        # The first asks give the running request its natural points.
-                        seen["wait"] = await ask([40, 41, 42])
                         seen["other"] = await ask(prompt + output[:80], extra_key="other")
                         seen["none"] = await ask(prompt + output[:80])
                         seen["own"] = await ask(prompt + output[:80], extra_key="tenant")
@@ -118,7 +118,8 @@ def test_namespaces_do_not_see_each_other(sharing):
 
     seen = asyncio.run(while_running())
     assert seen["other"] == 0 and seen["none"] == 0
-    assert seen["own"] > len(prompt) + 40
+    # Whatever the interval: it is shared because this one arrives.
+    assert seen["own"] == len(prompt) + 79 - bigram_tail(sharing)
 
 
 def test_abort_gives_everything_back(sharing):

@@ -38,17 +38,38 @@ def test_whole_pages_and_bigrams():
     assert result(world, req.decode(1)) == [112]
 
 
-def test_not_while_a_pass_that_reads_the_row_is_in_flight():
+def test_a_row_that_stays_as_it_is_may_be_in_flight():
+    world, req = World(interval=8), Request()
+    world.queue = [batch(req)]
+    assert result(world, req.decode(9)) == [109]
+    assert not world.sharer.wants_drain(batch(req))
+
+
+def test_a_row_that_changes_is_not_in_flight():
     world, req, other = World(interval=8), Request(), Request(first=500)
+    world.tree.had = 104  # of both texts
     world.queue = [batch(req)]
     assert result(world, req.decode(9), other.decode(9)) == [109]
     assert other.kv.cache_protected_len == 109 and req.kv.cache_protected_len == 100
     world.queue = [batch(Request(), mode="extend")]  # a prefill of others
     assert result(world, req.decode(1)) == [110]
+    world.queue = [batch(req)]  # the tree has no more than the request has now
+    assert result(world, req.decode(8)) == [118]
+
+
+def test_duplicates_are_looked_up_once_an_insertion():
+    world, req = World(interval=8), Request()
+    world.tree.had, looked = 1000, []
+    world.tree.tree_core.match_full_device_prefix = lambda key: looked.append(1) or (1000, 0, 0)
+    world.queue = [batch(req)]
+    for _ in range(20):
+        assert result(world, req.decode(1)) == []
+    assert len(looked) == 1
 
 
 def test_drained_only_after_four_intervals():
     world, req = World(interval=8), Request()
+    world.tree.had = 1000
     following = batch(req)
     world.queue = [following]
     for tokens in range(1, 45):
@@ -67,6 +88,7 @@ def test_drained_only_after_four_intervals():
 )
 def test_no_drain(case):
     world, req = World(interval=8, may_drain=case != "ranks must agree"), Request()
+    world.tree.had = 1000
     world.queue = [batch(req)]
     result(world, req.decode(40))
     following = batch(req)
@@ -82,6 +104,7 @@ def test_no_drain(case):
 
 def test_mixed_batch_may_be_drained_for():
     world, req = World(interval=8), Request()
+    world.tree.had = 1000
     world.queue = [batch(req)]
     result(world, req.decode(40))
     assert world.sharer.wants_drain(batch(req, mode="mixed"))

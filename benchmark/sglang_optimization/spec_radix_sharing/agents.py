@@ -20,12 +20,13 @@ TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class Branching:
-    """Every root is continued by ``branches`` others each ``every`` tokens while it runs.
+    """Every root is continued by ``branches`` others now and then while it runs.
 
     Attributes:
         roots: prompts (token ids), all running at once.
         output: tokens a root generates.
-        every: tokens of output between two branch points.
+        every: mean tokens of output between two branch points; each distance is drawn
+            between half of it and one and a half, so that no interval fits them.
         branches: requests at a branch point.
         suffix: tokens that a branch adds to what it continues.
         answer: tokens a branch generates.
@@ -72,6 +73,17 @@ class Outcome:
         return [*self.roots, *(branch.result.output_ids for branch in self.branches)]
 
 
+def branch_points(rng: random.Random, work: Branching) -> list[int]:
+    """Returns the tokens of output at which one root is continued."""
+    points = []
+    at = 0
+    while True:
+        at += rng.randint(max(1, work.every // 2), work.every * 3 // 2)
+        if at >= work.output:
+            return points
+        points.append(at)
+
+
 async def _stream(
     client: aiohttp.ClientSession, url: str, request: Request
 ) -> AsyncIterator[list[int]]:
@@ -92,7 +104,7 @@ async def _root(
 ) -> tuple[list[int], list[Branch]]:
     rng = random.Random(f"{seed}-{index}")
     prompt = list(work.roots[index])
-    points = range(work.every, work.output, work.every)
+    points = branch_points(rng, work)
     # Drawn beforehand: the same in every arm, whatever the order of arrival.
     suffixes = {
         point: [rng.sample(prompt, work.suffix) for _ in range(work.branches)] for point in points

@@ -13,6 +13,7 @@ from sglang.srt.mem_cache.spec_radix_sharing.sharer import RadixSharer
 from sglang.srt.runtime_context import get_memory, get_parallel
 
 if TYPE_CHECKING:
+    from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.managers.scheduler import Scheduler
 
 logger = logging.getLogger(__name__)
@@ -50,11 +51,21 @@ def create_radix_sharer(scheduler: Scheduler) -> Optional[RadixSharer]:
         settings,
         tree_cache,
         lambda: [batch for batch, _ in getattr(scheduler, "result_queue", None) or ()],
+        lambda: _decoding(scheduler),
         SharingMetrics(collector.labels if exported else None),
     )
     tree_cache.radix_sharer = sharer
     logger.info("Early sharing of generated tokens: %s", settings)
     return sharer
+
+
+def _decoding(scheduler: Scheduler) -> list[Req]:
+    """Requests that decode, in a batch of their own or mixed into a prefill."""
+    requests = list(scheduler.running_batch.reqs)
+    last = scheduler.last_batch
+    if last is not None and last.forward_mode.is_mixed():
+        requests += last.reqs
+    return requests
 
 
 def check_supported(scheduler: Scheduler) -> None:

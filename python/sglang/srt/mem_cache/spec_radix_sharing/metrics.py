@@ -19,6 +19,9 @@ _COUNTERS = {
         "shared before their retraction."
     ),
     "insertions": "Insertions of running and of retracted requests.",
+    "arrival_insertions": (
+        "Of them, those made because an arriving request continues a running one."
+    ),
     "drains": "Results processed before the next launch so as to share.",
 }
 
@@ -36,6 +39,7 @@ class SharingMetrics:
     kept_tokens: Count
     saved_tokens: Count
     insertions: Count
+    arrival_insertions: Count
     drains: Count
 
     def __init__(self, labels: Optional[Mapping[str, str]] = None):

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from sglang.srt.mem_cache.radix_cache import RadixKey
+
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
@@ -20,13 +22,31 @@ def committed_len(req: Req) -> int:
     return min(req.owned_kv_len(), req.seqlen - 1)
 
 
+def would_rewrite(tree_cache: UnifiedRadixCache, req: Req, up_to: int) -> bool:
+    """Whether ``publish`` with ``up_to`` would change the request's row.
+
+    It does where the tree has pages of its own for tokens that it does not hold for
+    this request yet. Otherwise the tree takes the request's pages as they are.
+    """
+    req.refresh_fill_ids()
+    core = tree_cache.tree_core
+    key = RadixKey(
+        req.full_untruncated_fill_ids[:up_to],
+        req.extra_key,
+        is_bigram=core.is_eagle,
+        cache_salt=req.cache_salt,
+    )
+    return core.match_full_device_prefix(key)[0] > req.kv.cache_protected_len
+
+
 def publish(tree_cache: UnifiedRadixCache, req: Req, up_to: int) -> tuple[int, int]:
     """Put the KV of the first ``up_to`` tokens into the tree.
 
     The tree takes the pages over that it did not have; pages of the request for
     tokens that it had are freed, and the request's row points to the tree's. The
     request's lock moves to the end of the inserted path. Not to be called while a
-    pass is in flight that goes on reading this row, nor inside a free group.
+    pass is in flight that goes on reading this row, unless the row stays as it is
+    (``would_rewrite``), nor inside a free group.
 
     Args:
         tree_cache: a full-attention unified tree, of either core.

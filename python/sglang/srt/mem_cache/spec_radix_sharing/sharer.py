@@ -8,15 +8,24 @@ ranks decide alike without talking.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Iterable, Optional
+from typing import TYPE_CHECKING, Callable, Iterable, Optional
 
 from sglang.srt.mem_cache.spec_radix_sharing.metrics import SharingMetrics
-from sglang.srt.mem_cache.spec_radix_sharing.publish import committed_len, publish
+from sglang.srt.mem_cache.spec_radix_sharing.publish import (
+    committed_len,
+    publish,
+    would_rewrite,
+)
 from sglang.srt.mem_cache.spec_radix_sharing.settings import (
     DRAIN_AFTER_INTERVALS,
     SharingSettings,
 )
-from sglang.srt.mem_cache.spec_radix_sharing.spans import Sharing, SpanIndex
+from sglang.srt.mem_cache.spec_radix_sharing.spans import (
+    Sharing,
+    SpanIndex,
+    common_prefix,
+    namespace_of,
+)
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
@@ -35,6 +44,7 @@ class RadixSharer:
         tree_cache: a full-attention unified tree.
         queued_batches: returns the batches that were launched and whose results were
             not processed yet.
+        running: returns the requests that decode.
         metrics: counters.
     """
 
@@ -42,7 +52,8 @@ class RadixSharer:
         self,
         settings: SharingSettings,
         tree_cache: UnifiedRadixCache,
-        queued_batches: Any,
+        queued_batches: Callable[[], Iterable[ScheduleBatch]],
+        running: Callable[[], Iterable[Req]],
         metrics: SharingMetrics,
     ):
         self.settings = settings
@@ -50,6 +61,7 @@ class RadixSharer:
         self.spans = SpanIndex()
         self._tree_cache = tree_cache
         self._queued_batches = queued_batches
+        self._running = running
         # A request waited too long for a natural point.
         self._overdue = False
         # Committed tokens that a page of keys takes.
@@ -60,8 +72,8 @@ class RadixSharer:
     def on_result(self, batch: ScheduleBatch) -> None:
         """The result of ``batch`` was processed; share what is due.
 
-        A request of a batch whose result is still queued is left alone: that pass may
-        still read its row.
+        A request of a batch whose result is still queued is left alone if its row would
+        change: that pass may still read it.
         """
         if not batch.forward_mode.is_decode():
             return
@@ -69,16 +81,62 @@ class RadixSharer:
         due = [req for req in batch.reqs if self._is_due(req)]
         if not due:
             return
-        flying = {id(req) for queued in self._queued_batches() for req in queued.reqs}
+        flying = self._flying()
         wait = DRAIN_AFTER_INTERVALS * self.settings.interval
         for req in due:
-            if not self._wanted(req):
-                continue
-            if id(req) in flying:
+            if self._wanted(req) and not self._share(req, flying):
                 behind = req.kv.kv_committed_len - req.kv.cache_protected_len
                 self._overdue |= behind >= max(wait, self._least)
-                continue
-            self._share(req)
+
+    def on_queued(self, req: Req) -> None:
+        """``req`` begins to wait: what it continues is shared now, whatever is due.
+
+        Of several requests that generated the same, the one with most of it.
+        """
+        if req.is_retracted or not has_plain_ids(req):
+            return
+        best, owner = 0, None
+        for other in self._running():
+            gain = self._gain(other, req)
+            if gain > best:
+                best, owner = gain, other
+        if owner is None:
+            return
+        if self._share(owner, self._flying()):
+            self.metrics.arrival_insertions.inc(1)
+        else:
+            owner.radix_sharing.due_at = 0  # at the next natural point, for others
+
+    def _gain(self, owner: Req, req: Req) -> int:
+        """Tokens of ``req`` that the tree will hold once ``owner``, which generated some
+        of them, is shared; 0 if that changes nothing."""
+        sharing, text = owner.radix_sharing, req.origin_input_ids
+        start = owner.kv.cache_protected_len
+        if sharing is None or start >= len(text):
+            return 0
+        place = start - len(owner.origin_input_ids)
+        if (
+            place >= 0
+            and owner.output_ids[place : place + 1] != text[start : start + 1]
+        ):
+            return 0  # the usual case: another text
+        if sharing.outdated or not lives(owner) or not is_shareable(owner):
+            return 0
+        if namespace_of(owner) != namespace_of(req):
+            return 0
+        end = min(len(text), committed_len(owner))
+        if self.settings.cacheable(end) <= start:
+            return 0
+        owner.refresh_fill_ids()
+        common = common_prefix(text, owner.full_untruncated_fill_ids, 0, end)
+        if self.settings.cacheable(common) <= start:
+            return 0
+        accepts = mean_accept_length(owner) >= self.settings.accept_threshold
+        return common if accepts else 0
+
+    def _flying(self) -> set[int]:
+        """Requests, by identity, that a launched pass runs whose result is queued."""
+        return {id(req) for queued in self._queued_batches() for req in queued.reqs}
 
     def wants_drain(self, batch: Optional[ScheduleBatch]) -> bool:
         """Whether the queued result is to be processed before ``batch`` is launched.
@@ -105,9 +163,7 @@ class RadixSharer:
 
     def _wanted(self, req: Req) -> bool:
         """Whether a due request is to be shared; otherwise when to ask again."""
-        if req.finished() or req.is_retracted or req.to_finish is not None:
-            return False
-        if not req.kv.holds_kv:
+        if not lives(req):
             return False
         if not is_shareable(req) or req.radix_sharing.outdated:
             req.radix_sharing.due_at = math.inf
@@ -117,11 +173,23 @@ class RadixSharer:
             return False
         return True
 
-    def _share(self, req: Req) -> None:
+    def _share(self, req: Req, flying: set[int]) -> bool:
+        """Insert what is committed. False where that has to wait for the queued pass."""
         up_to = committed_len(req)
         if self.settings.cacheable(up_to) > req.kv.cache_protected_len:
+            if id(req) in flying and self._has_duplicate(req, up_to):
+                return False
             self.metrics.shared_tokens.inc(self._publish(req, up_to))
         req.radix_sharing.due_at = self._next_due(req)
+        req.radix_sharing.duplicate = False
+        return True
+
+    def _has_duplicate(self, req: Req, up_to: int) -> bool:
+        # Looked up once: what the tree has will be there at the natural point too.
+        sharing = req.radix_sharing
+        if not sharing.duplicate:
+            sharing.duplicate = would_rewrite(self._tree_cache, req, up_to)
+        return sharing.duplicate
 
     def _publish(self, req: Req, up_to: int) -> int:
         gained, new = publish(self._tree_cache, req, up_to)
@@ -191,14 +259,22 @@ class RadixSharer:
             req.radix_sharing.outdated = True
 
 
+def has_plain_ids(req: Req) -> bool:
+    """Whether the token ids of ``req`` say what its input is."""
+    return req.input_embeds is None and req.positional_embed_overrides is None
+
+
+def lives(req: Req) -> bool:
+    """Whether ``req`` holds KV and goes on."""
+    ends = req.finished() or req.is_retracted or req.to_finish is not None
+    return not ends and req.kv.holds_kv
+
+
 def is_shareable(req: Req) -> bool:
     """Whether the tree may hold generated tokens of ``req`` under its token ids."""
-    return not (
+    return has_plain_ids(req) and not (
         req.skip_radix_cache_insert
         or req.beam_group is not None
-        # The same ids stand for other inputs.
-        or req.input_embeds is not None
-        or req.positional_embed_overrides is not None
         # A streaming session keeps the row itself.
         or (req.session is not None and req.session.streaming)
     )

@@ -21,15 +21,17 @@ class Sharing:
         due_at: committed length at which the request is looked at again.
         start: first token that entered the tree early, None before that.
         end: end of what entered the tree early.
+        duplicate: the tree has pages of its own for tokens to be inserted next.
         outdated: its KV was computed by weights that are no longer served.
     """
 
-    __slots__ = ("due_at", "end", "outdated", "start")
+    __slots__ = ("due_at", "duplicate", "end", "outdated", "start")
 
     def __init__(self, due_at: float):
         self.due_at = due_at
         self.start: Optional[int] = None
         self.end = 0
+        self.duplicate = False
         self.outdated = False
 
     def add(self, end: int, new_tokens: int) -> None:
@@ -56,6 +58,11 @@ def common_prefix(a: Sequence[int], b: Sequence[int], low: int, high: int) -> in
     return low
 
 
+def namespace_of(req: Req) -> Any:
+    """Requests of different ones never share KV."""
+    return (req.extra_key, req.cache_salt)
+
+
 class SpanIndex:
     """The spans of requests that have not finished.
 
@@ -69,13 +76,9 @@ class SpanIndex:
     def __len__(self) -> int:
         return sum(map(len, self._spans.values()))
 
-    @staticmethod
-    def _namespace(req: Req) -> Any:
-        return (req.extra_key, req.cache_salt)
-
     def add(self, req: Req) -> None:
         """``req`` has a span; adding it again changes nothing."""
-        namespace, key = self._namespace(req), id(req)
+        namespace, key = namespace_of(req), id(req)
         spans = self._spans.setdefault(namespace, {})
         known = spans.get(key)
         if known is None or known() is not req:
@@ -84,7 +87,7 @@ class SpanIndex:
 
     def discard(self, req: Req) -> None:
         """Forget the span of ``req``, if there is one."""
-        namespace = self._namespace(req)
+        namespace = namespace_of(req)
         spans = self._spans.get(namespace)
         if spans is not None:
             spans.pop(id(req), None)
@@ -103,7 +106,7 @@ class SpanIndex:
 
         Forgets spans whose request has finished or is gone.
         """
-        namespace = self._namespace(req)
+        namespace = namespace_of(req)
         spans = self._spans.get(namespace)
         if not spans:
             return 0
