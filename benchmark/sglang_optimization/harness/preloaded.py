@@ -104,6 +104,12 @@ class Preloaded:
             raise ServerError(f"the preloaded process has ended; {self.log_path}:\n{log}")
         return json.loads(answer)
 
+    def __enter__(self) -> Preloaded:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
     def close(self) -> None:
         """Ends the process; its servers must have been stopped."""
         self._control.close()

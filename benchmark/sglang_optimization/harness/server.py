@@ -22,6 +22,7 @@ import requests
 
 from .launch import GuardProcess, Launch, start_guard
 from .metrics import Metrics
+from .preloaded import Preloaded
 from .spec import ServerError, ServerSpec, free_port
 
 RUN_MARK = "SGLANG_HARNESS_RUN"
@@ -279,8 +280,12 @@ def serve(
     *specs: ServerSpec,
     log_dir: str | Path | None = None,
     report: Report = lambda line: None,
+    preloaded: Preloaded | None = None,
 ) -> Iterator[list[Server]]:
     """Starts all ``specs`` at once, yields them when all are ready, stops all at the end.
+
+    Args:
+        preloaded: starts those that it can; the others, or all, get interpreters of their own.
 
     Raises:
         ServerError: one failed; the others are stopped first.
@@ -288,7 +293,8 @@ def serve(
     servers: list[Server] = []
     with contextlib.ExitStack() as stack:
         for spec in specs:
-            server = Server(spec, log_dir)
+            warm = preloaded is not None and preloaded.can_start(spec)
+            server = Server(spec, log_dir, *([preloaded.start] if preloaded and warm else []))
             stack.callback(server.stop)
             servers.append(server.start())
         for server in servers:

@@ -9,10 +9,10 @@ from typing import Any
 
 from common import cli, progress, result, table
 from common.small_models import small_model
-from harness import ServerError, serve
+from harness import Preloaded, ServerError, serve
 from overlap import calibrate, decision_cost, engine, grid, report
 
-ROOT = Path(__file__).resolve().parents[3]
+LOGS = Path(__file__).resolve().parents[3] / "build" / "logs"
 DESCRIPTION = """\
 Dynamic overlap against always (the default) and never (--disable-overlap-schedule).
 
@@ -157,10 +157,12 @@ def run_engine(
     total = count * len(options.workloads) * len(concurrencies) * len(engine.MODES)
     try:
         with (
+            Preloaded(LOGS) as preloaded,
             serve(
                 *engine.specs(model, options.tree),
-                log_dir=ROOT / "build" / "logs",
+                log_dir=LOGS,
                 report=progress.note,
+                preloaded=preloaded,
             ) as started,
             progress.steps(total) as bar,
         ):

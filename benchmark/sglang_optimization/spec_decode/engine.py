@@ -19,11 +19,20 @@ from typing import Any
 
 from common import cli, progress, result, stats, table
 from common.small_models import small_model
-from harness import ClosedLoop, Request, Server, ServerSpec, drive, require_success, serve
+from harness import (
+    ClosedLoop,
+    Preloaded,
+    Request,
+    Server,
+    ServerSpec,
+    drive,
+    require_success,
+    serve,
+)
 
 from .engine_prompts import WORKLOADS
 
-ROOT = Path(__file__).resolve().parents[3]
+LOGS = Path(__file__).resolve().parents[3] / "build" / "logs"
 BASE: dict[str, Any] = {
     "dtype": "float32",
     "enable_metrics": True,
@@ -86,7 +95,8 @@ def run(options: argparse.Namespace) -> int:
     sums = {(work, at_a_time, arm): _Sums() for work, at_a_time in plan for arm in ARMS}
     with (
         progress.steps(1 + rounds * len(plan)) as bar,
-        serve(*specs, log_dir=ROOT / "build" / "logs", report=progress.note) as servers,
+        Preloaded(LOGS) as preloaded,
+        serve(*specs, log_dir=LOGS, report=progress.note, preloaded=preloaded) as servers,
     ):
         bar.start("warm up")
         for server in servers:

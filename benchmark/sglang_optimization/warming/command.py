@@ -11,7 +11,7 @@ from typing import Any
 
 from common import cli, progress, result
 from common.small_models import small_model
-from harness import Server, ServerError, ServerSpec, serve
+from harness import Preloaded, Server, ServerError, ServerSpec, serve
 
 from . import cost, first, measure, prompts, report
 
@@ -122,12 +122,16 @@ def _measure(
     tokens: dict[str, int] = {}
     first_rows: list[dict[str, Any]] = []
     cost_rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory() as folder, progress.steps(steps) as bar:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        Preloaded(LOGS) as preloaded,
+        progress.steps(steps) as bar,
+    ):
         file = prompts.write_file(Path(folder) / "prompts.json", listed)
         servers = specs(options, options.model or small_model("smollm2"), file)
         for mode in modes:
             progress.note(f"starting the server for {mode}")
-            with serve(servers[mode], log_dir=LOGS) as (server,):
+            with serve(servers[mode], log_dir=LOGS, preloaded=preloaded) as (server,):
                 if options.only != "cost":
                     bar.start(f"first requests: {mode}")
                     answered[mode] = first.ask(server, listed, options.seed, mode != "cold")
