@@ -22,7 +22,8 @@ ROOT = Path(__file__).resolve().parents[2]
 STUBBORN = ["plain", "deaf", "session", "daemon", "headless"]
 
 OWNER = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
 from support.fakes import fake
 from harness import serve
 with serve(fake(deaf=True, children={children}), log_dir={log_dir!r}) as (server,):
