@@ -64,6 +64,8 @@ def test_two_servers_have_processes_of_their_own_and_leave_nothing(preloaded, ti
     ):
         assert one.generate("ab", 8)["output_ids"] == other.generate("ab", 8)["output_ids"]
         assert (one.server_info()["page_size"], other.server_info()["page_size"]) == (1, 16)
+        # The scheduler's metrics arrive by a folder that the server names in its environment.
+        assert one.metrics().total("sglang:max_total_num_tokens") == 4096
         groups = [{process.pid for process in server.processes()} for server in (one, other)]
         # Guard, server, scheduler and detokenizer at least.
         assert all(len(group) >= 4 for group in groups) and not groups[0] & groups[1]

@@ -22,6 +22,7 @@ import json
 import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
+import multiprocessing.spawn
 import multiprocessing.util
 import os
 import runpy
@@ -30,7 +31,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import guard
@@ -109,8 +110,25 @@ def forked_interpreter(path: bytes, args: Sequence[Any], passfds: Sequence[int])
     sys.exit(0)
 
 
+def inherit_environment() -> None:
+    """Gives a process the variables that its parent has when it starts it, as ``spawn`` does."""
+    describe, prepare = multiprocessing.spawn.get_preparation_data, multiprocessing.spawn.prepare
+
+    def get_preparation_data(name: str) -> dict[str, Any]:
+        return {**describe(name), "environment": dict(os.environ)}
+
+    def prepare_with_environment(data: Mapping[str, Any]) -> None:
+        os.environ.clear()
+        os.environ.update(data["environment"])
+        prepare({key: value for key, value in data.items() if key != "environment"})
+
+    multiprocessing.spawn.get_preparation_data = get_preparation_data
+    multiprocessing.spawn.prepare = prepare_with_environment
+
+
 def inherit_imports() -> None:
     """Makes the server's ``spawn`` give processes that are copies of what we are now."""
+    inherit_environment()
     multiprocessing.resource_tracker.ensure_running()
     original = multiprocessing.util.spawnv_passfds
     multiprocessing.util.spawnv_passfds = forked_interpreter
