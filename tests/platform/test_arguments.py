@@ -28,6 +28,7 @@ def test_defaults(defaults):
     assert defaults.attention_backend == "cpu_reference"
     assert defaults.sampling_backend == "pytorch"
     assert defaults.dtype == "float32"
+    assert defaults.lora_backend == "torch_native"
     assert defaults.disable_overlap_schedule is False
     assert defaults.sleep_on_idle is True
     assert (defaults.mem_fraction_static, defaults.max_total_tokens) == (0.5, 32768)
@@ -76,6 +77,8 @@ def test_speculation_keeps_the_overlap_loop(tiny_model):
         (["--tensor-parallel-size", "3"], "--tensor-parallel-size 3 .*allowed: 1, 2"),
         (["--pipeline-parallel-size", "2"], "--pipeline-parallel-size 2 .*allowed: 1"),
         (["--hicache-mem-layout", "page_head"], "--hicache-mem-layout page_head .*allowed: layer"),
+        (["--lora-backend", "triton"], "--lora-backend triton .*allowed: csgmv, torch_native"),
+        (["--enable-lora-overlap-loading"], "--enable-lora-overlap-loading True .*allowed: False"),
         (
             ["--speculative-algorithm", "DFLASH", "--speculative-draft-model-path", "MODEL"],
             "DFLASH speculative decoding is not supported",

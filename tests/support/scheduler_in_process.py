@@ -5,15 +5,19 @@ No HTTP and no tokenizer: input is handed to the loop where it is received, outp
 collected where it is sent. So input can arrive at a chosen pass of the loop, state can
 be looked at between two passes, and thousands of operations cost seconds.
 
-A process can hold one scheduler: run each scenario in a process of its own.
+A process can hold one scheduler: run each scenario in a process of its own (``copies``).
 """
 
 from __future__ import annotations
 
+import json
 import os
+import random
+import sys
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 
@@ -131,3 +135,20 @@ class SchedulerInProcess:
             stream=False,
             **more,
         )
+
+
+def main(make_run: Callable[[str, list[str]], Any]) -> None:
+    """What a script ``MODEL RESULT.json [server flags]`` does; ends the process.
+
+    ``make_run(model, flags)`` gives an object whose ``engine`` is run to its end and whose
+    ``result()`` is written.
+    """
+    run = make_run(sys.argv[1], sys.argv[3:])
+    run.engine.run()
+    Path(sys.argv[2]).write_text(json.dumps(run.result()))
+    os._exit(0)
+
+
+def random_ids(rng: random.Random, count: int) -> list[int]:
+    """Token ids that are bytes beyond the control characters."""
+    return [40 + rng.randrange(200) for _ in range(count)]

@@ -6,15 +6,7 @@ python lora_by_hand.py MODEL RESULT.json ADAPTER OTHER_ADAPTER [server flags]
 
 from __future__ import annotations
 
-import functools
-import json
-import os
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.scheduler_in_process import SchedulerInProcess
+from support.scheduler_in_process import SchedulerInProcess, main
 
 TEXT = list(b"A manual that two tenants share, each with an adapter of its own. " * 3)
 ASK = [*TEXT, *b"So?"]
@@ -73,25 +65,5 @@ class Run:
         }
 
 
-def forget_pinning():
-    """Pinned host memory needs a driver; LoRA's torch backend asks for it without a check."""
-    import torch
-
-    def unpinned(make):
-        @functools.wraps(make)
-        def call(*args, pin_memory=False, **kwargs):
-            return make(*args, **kwargs)
-
-        return call
-
-    for name in ("tensor", "empty", "zeros", "ones", "full"):
-        setattr(torch, name, unpinned(getattr(torch, name)))
-    torch.Tensor.pin_memory = lambda self, *args: self
-
-
 if __name__ == "__main__":
-    forget_pinning()
-    run = Run(sys.argv[1], sys.argv[3:5], sys.argv[5:])
-    run.engine.run()
-    Path(sys.argv[2]).write_text(json.dumps(run.result()))
-    os._exit(0)
+    main(lambda model, rest: Run(model, rest[:2], rest[2:]))

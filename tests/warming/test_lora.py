@@ -1,25 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adapter entries on the real scheduler with real adapters of the tiny model.
-
-In process: upstream's LoRA layers ask for pinned memory, which a CPU server has not.
-"""
+"""Adapter entries: on a real server, and on a scheduler whose adapters come and go."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from lora_by_hand import TEXT
+from lora_by_hand import ASK, TEXT
+from served import wait_warm
+
+from harness import ClosedLoop, Request, drive, require_success
+from support.copies import Script, run_scripts
+from support.lora import RANK, SERVED, make_adapter, merged_answers
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
-RANK = 4
+TOKENS = 10
 FLAGS = [
-    *("--enable-lora", "--lora-backend", "torch_native", "--max-lora-rank", str(RANK)),
-    *("--lora-target-modules", "q_proj", "v_proj"),
+    *("--enable-lora", "--max-lora-rank", str(RANK), "--lora-target-modules", "q_proj", "v_proj"),
     *("--max-total-tokens", "4096", "--schedule-policy", "lpm"),
 ]
 LISTED = [
@@ -28,58 +27,64 @@ LISTED = [
 ]
 
 
-def make_adapter(folder: Path, seed: int) -> Path:
-    """A random adapter, in PEFT's format, large enough to change answers."""
-    import torch
-    from safetensors.torch import save_file
+@pytest.fixture(scope="module")
+def adapters(tmp_path_factory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("adapters")
+    return [make_adapter(folder / f"adapter-{n}", n) for n in range(2)]
 
-    folder.mkdir()
-    generator = torch.Generator().manual_seed(seed)
-    weights = {}
-    for layer in range(2):
-        for module, width in (("q_proj", 64), ("v_proj", 32)):
-            name = f"base_model.model.model.layers.{layer}.self_attn.{module}"
-            weights[f"{name}.lora_A.weight"] = torch.randn(RANK, 64, generator=generator) / 8
-            weights[f"{name}.lora_B.weight"] = torch.randn(width, RANK, generator=generator)
-    save_file(weights, folder / "adapter_model.safetensors")
-    config = {
-        "peft_type": "LORA",
-        "task_type": "CAUSAL_LM",
-        "base_model_name_or_path": "tiny",
-        "r": RANK,
-        "lora_alpha": 2 * RANK,
-        "bias": "none",
-        "target_modules": ["q_proj", "v_proj"],
+
+@pytest.fixture(scope="module")
+def prompts(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("listed") / "prompts.json"
+    path.write_text(json.dumps({"prompts": LISTED}))
+    return str(path)
+
+
+def test_a_server_answers_and_warms_with_an_adapter(serve_with, tiny_model, adapters, prompts):
+    """Answers are those of the merged weights, alone and in a batch of three models."""
+    styled = {"lora_path": "style"}
+    named = {None: None, "style": adapters[0], "other": adapters[1]}
+    asked = [ASK, TEXT[:70], [*TEXT[:40], 65]]
+    expected = {
+        name: merged_answers(tiny_model, adapter, asked, TOKENS) for name, adapter in named.items()
     }
-    (folder / "adapter_config.json").write_text(json.dumps(config))
-    return folder
+    assert len({tuple(answers[0]) for answers in expected.values()}) == len(named)
+    server = serve_with(
+        {**SERVED, "cache_warming_prompts": prompts, "chunked_prefill_size": 64}, name="lora"
+    )
+    for name in ("style", "other"):
+        body = {"lora_name": name, "lora_path": str(named[name])}
+        assert server.post("/load_lora_adapter", body)["success"]
+    warmed = wait_warm(server)["styled"]
+    assert warmed["pinned"] and warmed["cached_tokens"] == len(TEXT)
+    (first,) = drive(server.url, [Request(ASK, TOKENS, extra=styled)], ClosedLoop(1))
+    assert first.error is None, first.error
+    assert first.cached_tokens == len(TEXT)
+    assert first.output_ids == expected["style"][0]
+    requests, wanted = [], []
+    for place, prompt in enumerate(asked):
+        for name in named:
+            extra = {"lora_path": name} if name else {}
+            requests.append(Request(prompt, TOKENS, sampling={"ignore_eos": True}, extra=extra))
+            wanted.append(expected[name][place])
+    results = drive(server.url, requests, ClosedLoop(len(requests)))
+    require_success(results)
+    assert [result.output_ids for result in results] == wanted
+    assert server.post("/unload_lora_adapter", {"lora_name": "style"})["success"]
+    (rank,) = server.get("/cache_warming")["ranks"]
+    states = {prompt["name"]: prompt["state"] for prompt in rank["prompts"]}
+    assert states == {"plain": "warm", "styled": "no_adapter"}
 
 
-@pytest.fixture
-def by_hand(tmp_path, tiny_model):
-    adapters = [str(make_adapter(tmp_path / f"adapter-{n}", n)) for n in range(2)]
-    (tmp_path / "prompts.json").write_text(json.dumps({"prompts": LISTED}))
+def test_an_adapters_prompt_follows_the_adapter(tmp_path, tiny_model, adapters, prompts):
     script = Path(__file__).with_name("lora_by_hand.py")
-
-    def run(*flags):
-        result = tmp_path / "result.json"
-        done = subprocess.run(
-            [sys.executable, str(script), str(tiny_model), str(result), *adapters, *FLAGS, *flags],
-            timeout=500,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-3000:]
-        return json.loads(result.read_text())
-
-    run.prompts = str(tmp_path / "prompts.json")
-    return run
-
-
-def test_an_adapters_prompt_follows_the_adapter(by_hand):
-    without = by_hand()
-    warmed = by_hand("--cache-warming-prompts", by_hand.prompts)
+    flags = {"without": [], "warmed": ["--cache-warming-prompts", prompts]}
+    paths = {name: tmp_path / f"{name}.json" for name in flags}
+    run_scripts(
+        Script(script, [tiny_model, paths[name], *adapters, *FLAGS, *more])
+        for name, more in flags.items()
+    )
+    without, warmed = (json.loads(path.read_text()) for path in paths.values())
     assert without["loaded"] == warmed["loaded"] == [True, True, True]
     assert warmed["output"] == without["output"]
     answers = [tuple(warmed["output"][name]) for name in ("base", "with one", "with two")]

@@ -26,6 +26,10 @@ _MAX_TOTAL_TOKENS = 32768
 _DTYPE = "float32"
 
 
+# Upstream's default runs Triton kernels.
+_UPSTREAM_LORA_BACKEND = "csgmv"
+_LORA_BACKEND = "torch_native"
+
 # Layouts of HiCache's host pool whose per-layer view can be indexed: page_head
 # splits a token's heads over a page, the others keep a token together.
 HICACHE_LAYOUTS = ("layer_first", "page_first", "page_first_direct")
@@ -67,6 +71,11 @@ _CHOICES: tuple[_Choice, ...] = (
         ("mooncake_tcp", "mooncake", "fake"),
     ),
     _Choice("--hicache-mem-layout", "hicache_mem_layout", HICACHE_LAYOUTS),
+    _Choice("--lora-backend", "lora_backend", (_UPSTREAM_LORA_BACKEND, _LORA_BACKEND)),
+    # It loads adapters on a stream of its own, from pinned memory.
+    _Choice(
+        "--enable-lora-overlap-loading", "enable_lora_overlap_loading", (None, False)
+    ),
     # Over gloo; SGLANG_CPU_OMP_THREADS_BIND must name the cores of each rank.
     _Choice("--tensor-parallel-size", "tp_size", (1, 2)),
     _Choice("--pipeline-parallel-size", "pp_size", (1,)),
@@ -111,6 +120,8 @@ def apply_defaults(server_args: Any, *, attention_backend: str) -> None:
     if _asked(server_args, "dtype") == "auto":
         server_args.dtype = _DTYPE
         logger.info("--dtype auto is %s on the reference CPU platform.", _DTYPE)
+    if _asked(server_args, "lora_backend") == _UPSTREAM_LORA_BACKEND:
+        server_args.lora_backend = _LORA_BACKEND
     # An idle scheduler polls without pause otherwise and takes a core, which is
     # where another server's or the client's work would run.
     server_args.sleep_on_idle = True
