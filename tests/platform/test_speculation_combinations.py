@@ -1,30 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 """Speculation beside other features: greedy output is plain output.
 
-The real scheduler with the real model in a process of its own, without HTTP: what these
-combinations touch lies behind it, and a start costs a quarter of a server's.
+The real scheduler with the real model, without HTTP: what these combinations touch lies
+behind it.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.copies import Script, run_scripts
 from support.draft_heads import make_eagle_head
 
 pytestmark = pytest.mark.slow
 pytest.importorskip("sglang.srt.platforms.cpu_reference")
 
-HERE = Path(__file__).parent
+SCRIPT = Path(__file__).with_name("speculation_by_hand.py")
 CONTEXT = 200
 # Chunks force every longer prompt through several extensions before its first draft.
 COMMON = ["--chunked-prefill-size", "64", "--context-length", str(CONTEXT), "--dtype", "float32"]
+NGRAM = ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8"]
+# The device holds three of the longer prompts.
+SMALL = ["--max-total-tokens", "640"]
+HICACHE = ["--enable-hierarchical-cache", "--hicache-ratio", "4"]
+HICACHE += ["--hicache-write-policy", "write_through"]
+
+# Algorithm with a draft model, flags.
+CASES: dict[str, tuple[str | None, list[str]]] = {
+    "ngram-pages": (None, [*NGRAM, "--page-size", "16"]),
+    "ngram-hicache": (None, [*NGRAM, *SMALL, *HICACHE]),
+    "eagle-tree-pages": ("EAGLE", ["--page-size", "4"]),
+    "standalone-tree": ("STANDALONE", []),
+    "standalone-tree-pages": ("STANDALONE", ["--page-size", "4"]),
+}
 
 
 def waves() -> list[list[tuple[list[int], int]]]:
@@ -43,52 +55,49 @@ def waves() -> list[list[tuple[list[int], int]]]:
     return [wave, wave]
 
 
-def answer(model, folder, flags) -> dict:
-    requests, result = folder / "requests.json", folder / "result.json"
-    requests.write_text(json.dumps(waves()))
-    script = [sys.executable, str(HERE / "speculation_by_hand.py")]
-    path = os.pathsep.join(filter(None, (str(HERE.parent), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [*script, str(model), str(result), str(requests), *COMMON, *flags],
-        check=False,
-        env={**os.environ, "PYTHONPATH": path},
-        timeout=600,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(result.read_text())
+def draft_tree(algorithm: str | None, model: Path | None) -> list[str]:
+    """Flags of a draft model and a tree of two branches a level."""
+    if algorithm is None:
+        return []
+    return [
+        *("--speculative-algorithm", algorithm, "--speculative-draft-model-path", str(model)),
+        *("--speculative-num-steps", "3", "--speculative-eagle-topk", "2"),
+        *("--speculative-num-draft-tokens", "6"),
+    ]
 
 
 @pytest.fixture(scope="module")
-def plain(tiny_model, tmp_path_factory) -> dict:
-    found = answer(tiny_model, tmp_path_factory.mktemp("plain"), [])
-    assert found["widths"] == {}
+def found(request, tiny_model, tmp_path_factory) -> dict[str, dict]:
+    """What plain decoding and the selected cases answered, by name."""
+    folder = tmp_path_factory.mktemp("combinations")
+    requests = folder / "requests.json"
+    requests.write_text(json.dumps(waves()))
+    drafts = {"EAGLE": make_eagle_head(tiny_model, folder / "head"), "STANDALONE": tiny_model}
+    here = [item for item in request.session.items if item.path == request.path]
+    flags = {"plain": COMMON}
+    for name in (item.callspec.params["name"] for item in here):
+        algorithm, more = CASES[name]
+        flags[name] = [*COMMON, *more, *draft_tree(algorithm, drafts.get(algorithm))]
+    results = {name: folder / f"{name}.json" for name in flags}
+    run_scripts(
+        Script(SCRIPT, [tiny_model, results[name], requests, *flags[name]]) for name in flags
+    )
+    answers = {name: json.loads(path.read_text()) for name, path in results.items()}
+    plain = answers["plain"]
+    assert plain["widths"] == {}
     # The context's end was reached, not the 500 tokens that were asked for.
     for place in (10, 11):
-        assert CONTEXT - 180 - 4 < len(found["output"][f"0-{place}"]) <= CONTEXT - 180
-        assert found["ended"][f"0-{place}"] == "length"
-    return found
+        assert CONTEXT - 180 - 4 < len(plain["output"][f"0-{place}"]) <= CONTEXT - 180
+        assert plain["ended"][f"0-{place}"] == "length"
+    return answers
 
 
-NGRAM = ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "8"]
-EAGLE_TREE = [
-    *("--speculative-algorithm", "EAGLE", "--speculative-num-steps", "3"),
-    *("--speculative-eagle-topk", "2", "--speculative-num-draft-tokens", "6"),
-]
-
-
-@pytest.mark.parametrize("name", ["ngram-pages", "eagle-tree-pages"])
-def test_output_is_plain_output(name, plain, tiny_model, tmp_path):
-    if name == "ngram-pages":
-        flags = [*NGRAM, "--page-size", "16"]
-    else:
-        head = make_eagle_head(tiny_model, tmp_path / "head")
-        flags = [*EAGLE_TREE, "--speculative-draft-model-path", str(head), "--page-size", "4"]
-    found = answer(tiny_model, tmp_path, flags)
-    assert found["overlap"] is True
-    assert found["widths"], "nothing was verified"
-    assert found["ended"] == plain["ended"]
-    assert found["output"] == plain["output"]
-    again = [found["cached"][f"1-{place}"] for place in (6, 7, 8)]
+@pytest.mark.parametrize("name", CASES)
+def test_output_is_plain_output(name, found):
+    plain, spoken = found["plain"], found[name]
+    assert spoken["overlap"] is True
+    assert spoken["widths"], "nothing was verified"
+    assert spoken["ended"] == plain["ended"]
+    assert spoken["output"] == plain["output"]
+    again = [spoken["cached"][f"1-{place}"] for place in (6, 7, 8)]
     assert min(again) >= 128, "the second wave hits what the first left"

@@ -4,20 +4,19 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from support.copies import Script, run_scripts
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("sgl_kernel_ext", reason="needs sgl-kernel-ext")
 verify_width = pytest.importorskip("sglang.srt.speculative.suffix_automaton.verify_width")
 
-TESTS = Path(__file__).parents[1]
+SCRIPT = Path(__file__).parents[1] / "platform" / "speculation_by_hand.py"
 WIDTH = 8
 # A high threshold: most drafts are short, some are not drafts at all.
 SAM = [
@@ -25,6 +24,16 @@ SAM = [
     *("--speculative-num-draft-tokens", str(WIDTH)),
     *("--speculative-ngram-sam-threshold", "0.3"),
 ]
+
+
+# The device holds a few of the prompts; what comes back comes from the host.
+HICACHE = ["--max-total-tokens", "640", "--enable-hierarchical-cache", "--hicache-ratio", "4"]
+RUNS = {
+    "plain": [],
+    "fitted": SAM,
+    "full": [*SAM, "--speculative-ngram-sam-verify-width", "full"],
+    "hicache": [*SAM, *HICACHE, "--hicache-write-policy", "write_through", "--page-size", "4"],
+}
 
 
 def test_results_are_padded_to_upstreams_width():
@@ -75,42 +84,39 @@ def test_full_width_where_something_counts_on_it(worker, batch, narrow):
     assert make_worker(**worker)._may_narrow(asked) is narrow
 
 
-def answer(model, folder, flags) -> dict:
+@pytest.fixture(scope="module")
+def results(tiny_model, tmp_path_factory) -> dict[str, dict]:
+    """What each of ``RUNS`` answered."""
     rng = random.Random(8)
     wave = []
     for length in (3, 40, 64, 90, 120, 150, 30, 33):
         phrase = [rng.randrange(33, 127) for _ in range(rng.choice((2, 9, 400)))]
         wave.append(((phrase * 200)[:length], 60))
-    requests, result = folder / "requests.json", folder / "result.json"
+    folder = tmp_path_factory.mktemp("widths")
+    requests = folder / "requests.json"
     requests.write_text(json.dumps([wave, wave]))
-    path = os.pathsep.join(filter(None, (str(TESTS), os.environ.get("PYTHONPATH"))))
-    done = subprocess.run(
-        [
-            *(sys.executable, str(TESTS / "platform" / "speculation_by_hand.py")),
-            *(str(model), str(result), str(requests)),
-            *("--chunked-prefill-size", "64", "--dtype", "float32", *flags),
-        ],
-        check=False,
-        env={**os.environ, "PYTHONPATH": path},
-        timeout=600,
-        capture_output=True,
-        text=True,
+    paths = {name: folder / f"{name}.json" for name in RUNS}
+    common = ["--chunked-prefill-size", "64", "--dtype", "float32"]
+    run_scripts(
+        Script(SCRIPT, [tiny_model, paths[name], requests, *common, *flags])
+        for name, flags in RUNS.items()
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(result.read_text())
+    return {name: json.loads(path.read_text()) for name, path in paths.items()}
 
 
 @pytest.mark.slow
-def test_output_is_plain_output_at_every_width(tiny_model, tmp_path):
-    plain = answer(tiny_model, tmp_path, [])
-    fitted = answer(tiny_model, tmp_path, SAM)
-    assert fitted["output"] == plain["output"]
-    assert fitted["ended"] == plain["ended"]
-    widths = {int(width): steps for width, steps in fitted["widths"].items()}
+@pytest.mark.parametrize("name", ["fitted", "full", "hicache"])
+def test_output_is_plain_output(results, name):
+    assert results[name]["output"] == results["plain"]["output"]
+    assert results[name]["ended"] == results["plain"]["ended"]
+
+
+@pytest.mark.slow
+def test_steps_are_as_wide_as_their_drafts(results):
+    widths = {int(width): steps for width, steps in results["fitted"]["widths"].items()}
     assert max(widths) <= WIDTH
     assert len(widths) > 2, widths
-    full = answer(tiny_model, tmp_path, [*SAM, "--speculative-ngram-sam-verify-width", "full"])
-    assert full["output"] == plain["output"]
-    assert set(full["widths"]) == {str(WIDTH)}
+    full = results["full"]["widths"]
+    assert set(full) == {str(WIDTH)}
     # Padding is no draft: without it as many steps, or nearly (a filler can be accepted).
-    assert sum(widths.values()) <= 1.1 * sum(full["widths"].values())
+    assert sum(widths.values()) <= 1.1 * sum(full.values())
