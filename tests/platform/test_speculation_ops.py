@@ -157,18 +157,27 @@ def test_a_beam_becomes_a_tree(ops, beam, length, full_mask):
             ]
 
 
-def test_a_broken_beam_is_refused(ops):
-    with pytest.raises(ValueError, match="beam index 0, which was not chosen"):
-        ops.beam_to_tree(
-            torch.tensor([[1, 2]]),
-            torch.tensor([[-1, 0]]),
-            torch.tensor([4]),
-            topk=2,
-            positions=torch.zeros(3, dtype=torch.int64),
-            mask=torch.ones(9, dtype=torch.bool),
-            full_mask=False,
-            out=empty_links(1, 3),
-        )
+def test_a_node_whose_parent_was_not_chosen_hangs_nowhere(ops):
+    # Beam index 2 descends from index 0, with which it ties when its probability is 1; so does 4,
+    # which descends from 2.
+    links = empty_links(1, 4)
+    positions, mask = torch.zeros(4, dtype=torch.int64), torch.ones(16, dtype=torch.bool)
+    ops.beam_to_tree(
+        torch.tensor([[1, 2, 4]]),
+        torch.tensor([[-1, 0, 2]]),
+        torch.tensor([4]),
+        topk=2,
+        positions=positions,
+        mask=mask,
+        full_mask=False,
+        out=links,
+    )
+    assert children_by_links(links.child[0], links.sibling[0], 0) == [1]
+    assert children_by_links(links.child[0], links.sibling[0], 1) == []
+    assert children_by_links(links.child[0], links.sibling[0], 2) == [3]
+    assert positions.tolist() == [4, 5, 5, 6]
+    expected = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
+    assert mask.view(4, 4).int().tolist() == expected
 
 
 @settings(max_examples=100, deadline=None)

@@ -67,6 +67,7 @@ void beam_to_tree(const Ints& chosen, const Ints& expanded, const Ints& seq_lens
         const int64_t index = chosen(request, node - 1);
         const auto source = static_cast<size_t>(index) / topk;
         size_t parent = 0;
+        bool linked = true;
         if (source != 0) {
           if (source >= expanded.cols()) {
             throw std::invalid_argument("draft tree of request " + std::to_string(request) + ": beam index " +
@@ -83,15 +84,10 @@ void beam_to_tree(const Ints& chosen, const Ints& expanded, const Ints& seq_lens
               high = middle;
             }
           }
-          if (low == node || chosen(request, low - 1) != wanted) {
-            throw std::invalid_argument("draft tree of request " + std::to_string(request) + ": node " +
-                                        std::to_string(node) + " (beam index " + std::to_string(index) +
-                                        ") descends from beam index " + std::to_string(wanted) +
-                                        ", which was not chosen");
-          }
-          parent = low;
+          linked = low < node && chosen(request, low - 1) == wanted;
+          if (linked) parent = low;
         }
-        parents[node] = static_cast<int64_t>(parent);
+        parents[node] = linked ? static_cast<int64_t>(parent) : -1;
         depth[node] = depth[parent] + 1;
         std::copy_n(cells + parent * columns, n, row);
       } else {

@@ -27,7 +27,7 @@ void links_from_mask(const bool* mask, const Ints& seq_lens, const Ints& positio
 // topk * j .. topk * j + topk - 1 of the beam descend from the j-th expanded one. Writes positions, links and
 // the mask: one [n, n] a request, or with `full` one [n, seq_len + n] of which only the last n columns
 // are written. `mask_size` is its number of cells.
-// Throws std::invalid_argument when a chosen token descends from one that was not chosen.
+// A token whose parent was not chosen (its score ties with it) hangs nowhere: below the root in the mask, in no link.
 void beam_to_tree(const Ints& chosen, const Ints& expanded, const Ints& seq_lens, size_t topk, const Ints& positions,
                   bool* mask, size_t mask_size, bool full, const Links& out);
 

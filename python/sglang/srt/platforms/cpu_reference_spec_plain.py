@@ -91,6 +91,9 @@ def beam_to_tree(
 ) -> None:
     """Turn an EAGLE beam into a tree in both forms.
 
+    A draft of probability 1 scores as its parent does, so that it may have been chosen
+    without it. It hangs nowhere then, and is never accepted.
+
     Args:
         chosen: ``[batch, n - 1]`` beam indices of the chosen tokens, ascending.
             The tokens ``topk * j .. topk * j + topk - 1`` of the beam descend
@@ -105,9 +108,6 @@ def beam_to_tree(
             written: the caller has set the others.
         full_mask: layout of ``mask``.
         out: the links, overwritten.
-
-    Raises:
-        ValueError: a chosen token descends from one that was not chosen.
     """
     n = chosen.shape[1] + 1
     start = 0
@@ -119,14 +119,8 @@ def beam_to_tree(
         for node, index in enumerate(beam, start=1):
             source = index // topk
             parent = 0 if source == 0 else node_of.get(sources[source])
-            if parent is None:
-                raise ValueError(
-                    f"Draft tree of request {request}: node {node} (beam index "
-                    f"{index}) descends from beam index {sources[source]}, which "
-                    f"was not chosen; chosen: {beam}."
-                )
-            parents.append(parent)
-            paths.append([*paths[parent], node])
+            parents.append(-1 if parent is None else parent)
+            paths.append([*paths[parent or 0], node])
         columns = length + n if full_mask else n
         cells = mask[start : start + n * columns].view(n, columns)[:, -n:]
         start += n * columns
