@@ -113,6 +113,7 @@ def test_namespaces_as_in_generate(client, registry):
 def test_states_are_told(client, registry):
     fill(registry, "10.0.0.1:8998", Stored(1, pages(3)))
     known, unheard = client.get("/prefix_registry").json()["instances"]
+    assert known["ranks"][0]["address"] == NOWHERE.updates
     assert known["explicit"]
     assert known["ranks"][0]["state"] == "live" and known["ranks"][0]["blocks"] == 3
     assert unheard["ranks"][0]["state"] == "syncing" and unheard["ranks"][0]["blocks"] == 0

@@ -238,7 +238,7 @@ class DecodeRegistry:
                     "ranks": [
                         {
                             "rank": rank,
-                            "updates": each.endpoints[rank].updates,
+                            "address": each.endpoints[rank].updates,
                             **state(stream),
                             **numbers(stream),
                         }
