@@ -48,7 +48,7 @@ def plain(serve_with):
     """What the server answers without the flag and without speculation."""
     server = serve_with()
     server.flush_cache()
-    work = Branching(PROMPTS, output=160, every=40, branches=2, answer=8)
+    work = Branching(PROMPTS, output=320, every=40, branches=2, answer=8)
     outcome = branch_off(server.url, work, seed=3)
     return work, outcome
 
@@ -71,7 +71,8 @@ def test_branches_find_running_output_and_answer_the_same(sharing, plain):
     # All but what bigram keys cannot name, whatever the interval.
     tail = bigram_tail(sharing)
     assert all(branch.recomputed <= tail for branch in outcome.branches)
-    assert sum(branch.recomputed for branch in without.branches) > 100
+    # A branch that the client sends late, when its root has ended, misses nothing there.
+    assert sum(branch.recomputed for branch in without.branches) > len(outcome.branches)
     served = metric(change[0], "served_tokens")
     assert served > 0
     # Each token that counts as served was a cached token of some branch.

@@ -16,7 +16,7 @@ from sglang.srt.mem_cache.spec_radix_sharing.settings import (
 def arguments(**changed):
     values = {
         "enable_spec_radix_sharing": True,
-        "spec_radix_sharing_interval": 64,
+        "spec_radix_sharing_interval": 256,
         "spec_radix_sharing_accept_threshold": 1.0,
         "speculative_algorithm": "NGRAM",
         "disable_radix_cache": False,

@@ -52,16 +52,14 @@ CASES = {
 def draft_flags(algorithm, tiny_model, folder):
     if algorithm is None:
         return []
-    model, width = tiny_model, (1, 4)
-    if algorithm != "STANDALONE":
-        make = {"EAGLE": make_eagle_head, "EAGLE3": make_eagle3_head}[algorithm]
-        model, width = make(tiny_model, folder / algorithm), (2, 6)
+    make = {"EAGLE": make_eagle_head, "EAGLE3": make_eagle3_head}.get(algorithm)
+    model = make(tiny_model, folder / algorithm) if make else tiny_model
     return [
         *("--speculative-algorithm", algorithm),
         *("--speculative-draft-model-path", str(model)),
         *("--speculative-num-steps", "3"),
-        *("--speculative-eagle-topk", str(width[0])),
-        *("--speculative-num-draft-tokens", str(width[1])),
+        *("--speculative-eagle-topk", "2"),
+        *("--speculative-num-draft-tokens", "6"),
     ]
 
 
@@ -70,8 +68,7 @@ def job(name, tiny_model, folder):
     return {
         "core": core,
         "flags": [*SHARING, *flags, *draft_flags(algorithm, tiny_model, folder)],
-        # A small pool forces retractions of its own.
-        "retract_every": 9 if LARGE[1] in flags else 20,
+        "retract_every": 9,
         "seed": 17,
         "operations": OPERATIONS,
         "give_up_s": 120 + OPERATIONS * 0.3,

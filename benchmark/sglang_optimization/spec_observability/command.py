@@ -16,12 +16,12 @@ from typing import Any
 
 from common import cli, progress, result, table
 from common.small_models import small_model
-from harness import ServerSpec, serve
+from harness import Preloaded, Server, ServerSpec, serve
 
 from . import served
 from .cost import SHAPES
 
-ROOT = Path(__file__).resolve().parents[3]
+LOGS = Path(__file__).resolve().parents[3] / "build" / "logs"
 LIMIT = 0.01
 NEW_TOKENS = 64
 CONCURRENCY = (1, 4)
@@ -128,26 +128,35 @@ def _serve(full: bool) -> tuple[list[dict[str, Any]], list[served.Scrape]]:
     rows: list[dict[str, Any]] = []
     scrapes: list[served.Scrape] = []
     spec = ServerSpec(small_model("smollm2"), flags=served.BASE, ready_timeout_s=600)
-    for arm, flags in arms.items():
-        one = replace(spec.with_flags(**flags), name=f"spec-observability-{arm.lower()}")
-        with serve(one, log_dir=ROOT / "build" / "logs", report=progress.note) as (server,):
-            server.generate("warm up " * 20, max_new_tokens=8)
-            scrapes = []
-            for concurrency in CONCURRENCY:
-                requests = 2 * concurrency + 2
-                with served.Recorder(server) as recorder:
-                    interval = served.drive_for(server, concurrency, requests, NEW_TOKENS)
-                began = scrapes[-1].at_s + 1 if scrapes else 0.0
-                scrapes += [served.Scrape(began + s.at_s, s.text) for s in recorder.scrapes]
-                rows.append(
-                    {
-                        "arm": arm,
-                        "concurrency": concurrency,
-                        "requests": served.batch_size(interval),
-                        "mean_ms": served.step_ms(interval),
-                        "step_ms": min(
-                            served.step_ms(interval), served.best_step_ms(recorder.scrapes)
-                        ),
-                    }
-                )
+    with Preloaded(LOGS) as preloaded:
+        for arm, flags in arms.items():
+            name = f"spec-observability-{arm.lower()}"
+            one = replace(spec.with_flags(**flags), name=name)
+            with serve(one, log_dir=LOGS, report=progress.note, preloaded=preloaded) as (server,):
+                measured, scrapes = _measure(server, arm)
+                rows += measured
+    return rows, scrapes
+
+
+def _measure(server: Server, arm: str) -> tuple[list[dict[str, Any]], list[served.Scrape]]:
+    """Steps of one server at each concurrency, and scrapes taken meanwhile."""
+    rows: list[dict[str, Any]] = []
+    scrapes: list[served.Scrape] = []
+    server.generate("warm up " * 20, max_new_tokens=8)
+    for concurrency in CONCURRENCY:
+        requests = 2 * concurrency + 2
+        with served.Recorder(server) as recorder:
+            interval = served.drive_for(server, concurrency, requests, NEW_TOKENS)
+        began = scrapes[-1].at_s + 1 if scrapes else 0.0
+        scrapes += [served.Scrape(began + s.at_s, s.text) for s in recorder.scrapes]
+        mean = served.step_ms(interval)
+        rows.append(
+            {
+                "arm": arm,
+                "concurrency": concurrency,
+                "requests": served.batch_size(interval),
+                "mean_ms": mean,
+                "step_ms": min(mean, served.best_step_ms(recorder.scrapes)),
+            }
+        )
     return rows, scrapes

@@ -102,6 +102,7 @@ def _panel(place: Any, panel: dict[str, Any], lines: dict, times: list[float]) -
             place.plot(times, line, label=name, color=plot.COLOURS[i % len(plot.COLOURS)])
     place.set_title(panel["title"], fontsize=10)
     place.set_ylabel(unit)
+    place.set_xlabel("s", fontsize=8)
     place.set_ylim(bottom=0)
     place.grid(alpha=0.3)
     place.legend(fontsize=7, loc="upper left", ncols=2 if len(names) > 4 else 1)

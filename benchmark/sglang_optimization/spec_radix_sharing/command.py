@@ -27,6 +27,7 @@ from common import cli, progress, result, stats, table
 from common.small_models import small_model
 from harness import (
     ClosedLoop,
+    Preloaded,
     Request,
     Server,
     ServerError,
@@ -40,7 +41,7 @@ from harness import (
 from . import cost
 from .agents import Branching, Outcome, branch_off
 
-ROOT = Path(__file__).resolve().parents[3]
+LOGS = Path(__file__).resolve().parents[3] / "build" / "logs"
 TARGETS = {"branching": 0.3, "retraction": 0.2}
 PARTS = ("branching", "retraction", "pressure", "cost")
 COST_LENGTHS = (2048, 8192, 32768)
@@ -90,7 +91,7 @@ def arguments() -> argparse.ArgumentParser:
         help="speculation of all arms; sam is ngram with suffix-automaton drafts",
     )
     parser.add_argument(
-        "--interval", type=cli.positive, default=64, metavar="N", help="tokens between insertions"
+        "--interval", type=cli.positive, default=256, metavar="N", help="tokens between insertions"
     )
     parser.add_argument("--roots", type=cli.positive, default=3, metavar="N", help="at a time")
     parser.add_argument(
@@ -189,7 +190,9 @@ def _retracting(server: Server, options: argparse.Namespace, prompts: list[list[
     return results
 
 
-def measure(options: argparse.Namespace, model: Path, part: str, bar) -> list[dict[str, Any]]:
+def measure(
+    options: argparse.Namespace, model: Path, part: str, bar, preloaded: Preloaded
+) -> list[dict[str, Any]]:
     """Rows of one part: without and with early sharing."""
     prompts = _prompts(options, model, part)
     rows: list[dict[str, Any]] = []
@@ -197,7 +200,8 @@ def measure(options: argparse.Namespace, model: Path, part: str, bar) -> list[di
     for on in (False, True):
         arm = "on" if on else "off"
         bar.start(f"{part}: sharing {arm}")
-        with serve(_spec(options, model, part, on), log_dir=ROOT / "build" / "logs") as (server,):
+        spec = _spec(options, model, part, on)
+        with serve(spec, log_dir=LOGS, preloaded=preloaded) as (server,):
             server.generate("warm up the process " * 20, 24)
             server.flush_cache()
             off = rows[0] if rows else None
@@ -267,9 +271,11 @@ def run(options: argparse.Namespace) -> int:
     rows: list[dict[str, Any]] = []
     try:
         with progress.steps(2 * len(served) + int("cost" in parts)) as bar:
-            model = _model(options) if served else Path()
-            for part in served:
-                rows += measure(options, model, part, bar)
+            if served:
+                model = _model(options)
+                with Preloaded(LOGS) as preloaded:
+                    for part in served:
+                        rows += measure(options, model, part, bar, preloaded)
             if "cost" in parts:
                 bar.start("cost")
                 rows += _cost(options)

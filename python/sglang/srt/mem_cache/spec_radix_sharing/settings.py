@@ -14,7 +14,7 @@ import msgspec
 FLAG = "--enable-spec-radix-sharing"
 INTERVAL_FLAG = "--spec-radix-sharing-interval"
 THRESHOLD_FLAG = "--spec-radix-sharing-accept-threshold"
-DEFAULT_INTERVAL = 64
+DEFAULT_INTERVAL = 256
 DEFAULT_THRESHOLD = 1.0
 MAX_INTERVAL = 1 << 20
 MAX_THRESHOLD = 1024.0

@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req, ScheduleBatch
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-# What a retracted request keeps is cut into at most this many leaves, so that
-# eviction can take its end without its beginning.
+# What a retracted request keeps is cut into leaves, so that eviction can take its
+# end without its beginning: of so many tokens, but at most so many.
+KEPT_LEAF_TOKENS = 64
 MAX_KEPT_LEAVES = 16
 
 
@@ -220,7 +221,7 @@ class RadixSharer:
         if self.settings.cacheable(end) <= start:
             return
         piece = max(
-            self.settings.interval,
+            min(self.settings.interval, KEPT_LEAF_TOKENS),
             self._least,
             -(-(end - start) // MAX_KEPT_LEAVES),
         )
