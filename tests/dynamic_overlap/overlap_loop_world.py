@@ -160,7 +160,7 @@ class LoopWorld:
             assert self.processed == batch.number, "the grammar has not seen the last result"
         result = SimpleNamespace(number=batch.number, sampled=False, copy_done=None)
         if self.dynamic_overlap is not None:
-            self.dynamic_overlap.launch_ended(result)
+            self.dynamic_overlap.timer.launch_ended(result)
         return result
 
     def launch_batch_sample_if_needed(self, result, batch):
@@ -170,14 +170,14 @@ class LoopWorld:
 
     def process_batch_result(self, batch, result):
         if self.dynamic_overlap is not None:
-            self.dynamic_overlap.process_begins(result)
+            self.dynamic_overlap.timer.process_begins(result)
         self.most_queued = max(self.most_queued, self.launched - self.processed)
         assert result.number == batch.number == self.processed, "out of order, or twice"
         assert result.sampled, "processed before it was sampled"
         self.processed += 1
         self.log.append(("process", result.number))
         if self.dynamic_overlap is not None:
-            self.dynamic_overlap.process_ended(batch, result)
+            self.dynamic_overlap.process_ended(batch)
 
     def on_idle(self):
         assert not self.result_queue

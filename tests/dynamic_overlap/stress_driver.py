@@ -19,7 +19,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from support.scheduler_in_process import SchedulerInProcess
 
 REQUESTS = 28
@@ -175,8 +174,10 @@ def request(run: SchedulerInProcess, r: dict[str, Any]):
 
 def main(model: str, path: str, seed: int, way: str, flags: list[str]) -> None:
     os.environ["SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY"] = "1"
-    os.environ["SGLANG_TEST_RETRACT"] = "1"
-    os.environ["SGLANG_TEST_RETRACT_INTERVAL"] = "17"
+    from sglang.srt.managers import scheduler as module
+
+    # Read from the environment when the module was imported.
+    module.TEST_RETRACT, module.TEST_RETRACT_INTERVAL = True, 17
     requests = draw(seed)
     retracted = [0]
     way_flags = {

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from harness import Metrics
@@ -43,9 +45,9 @@ def test_counts_and_averages_are_exported(scrape):
     for _ in range(12):
         maker.observe(DECODE, 9, True, 0.001, 0.002, 0.012, 0.003)
         maker.decide(DECODE, 9)
-    exported.decided(True, "heuristic")
-    exported.decided(False, "grammar")
-    exported.export_rest()
+    exported.counts[True, "heuristic"] += 1
+    exported.counts[False, "grammar"] += 1
+    exported.export()
     seen = scrape()
     decisions = PREFIX + "decisions_total"
     assert seen.by(decisions, "reason", outcome="overlap") == {"heuristic": 1}
@@ -59,21 +61,50 @@ def test_counts_and_averages_are_exported(scrape):
         "process": pytest.approx(0.003),
     }
     maker.apply([Proposal(DECODE, 4, False)])
-    for _ in range(metrics.EXPORT_INTERVAL_STEPS):
-        exported.decided(False, "measured")
+    exported.counts[False, "measured"] += 12
+    exported.export()
     seen = scrape()
     assert seen.get(PREFIX + "switches_total", model_name="m") == 1
     assert seen.by(decisions, "reason") == {
         "heuristic": 1,
         "grammar": 1,
-        "measured": metrics.EXPORT_INTERVAL_STEPS,
+        "measured": 12,
     }
 
 
 def test_nothing_is_made_before_it_is_exported_or_without_metrics(scrape):
     maker = OverlapDecisionMaker(DynamicOverlapConfig())
-    metrics.OverlapMetrics(maker, {"model_name": "m"}).decided(True, "heuristic")
+    metrics.OverlapMetrics(maker, {"model_name": "m"}).counts[True, "heuristic"] += 1
     silent = metrics.OverlapMetrics(maker, None)
-    silent.decided(True, "heuristic")
-    silent.export_rest()
+    silent.counts[True, "heuristic"] += 1
+    silent.export()
     assert scrape().kinds == {}
+
+
+@pytest.mark.parametrize("decisions", [3, metrics.EXPORT_INTERVAL_STEPS])
+def test_decisions_are_exported_in_time(decisions):
+    """After a number of them, or when there is nothing to do."""
+    from overlap_loop_world import Batch, Mode
+    from sglang.srt.managers.dynamic_overlap.controller import DynamicOverlap
+
+    seen = []
+    maker = OverlapDecisionMaker(DynamicOverlapConfig())
+    counted = metrics.OverlapMetrics(maker, None)
+    counted.export = lambda: seen.append(sum(counted.counts.values()))
+    scheduler = SimpleNamespace(
+        require_mlp_sync=False,
+        last_batch=True,
+        result_queue=[(None, None)],
+        beam_coordinator=SimpleNamespace(_num_live_groups=0),
+    )
+    overlap = DynamicOverlap(scheduler, maker, counted, None)
+    overlap.launch_begins(Batch(forward_mode=Mode("decode"), reqs=[None] * 8))
+    for _ in range(decisions):
+        overlap.before_schedule()
+        overlap.before_launch()
+    if decisions < metrics.EXPORT_INTERVAL_STEPS:
+        assert not seen
+        scheduler.result_queue = []
+        overlap.before_schedule()
+        overlap.before_schedule()
+    assert seen == [decisions]

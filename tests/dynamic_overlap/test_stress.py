@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decisions flipped at random lose, repeat and reorder nothing.
 
-Each run is a real scheduler in a process of its own (stress_driver.py). The reference
+Each run is a real scheduler (stress_driver.py). The reference
 runs without overlap and without speculation; greedy output is the same under every way
 of deciding, with and without speculation.
 """
@@ -9,13 +9,11 @@ of deciding, with and without speculation.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.copies import Script, run_scripts
 from support.draft_heads import make_eagle_head
 
 pytest.importorskip("torch")
@@ -28,45 +26,48 @@ DRIVER = Path(__file__).with_name("stress_driver.py")
 SEED = 1
 
 
-def run(model: Path, folder: Path, way: str, flags: list[str]) -> dict:
-    """What one run of the driver found."""
-    path = folder / "result.json"
-    ended = subprocess.run(
-        [sys.executable, DRIVER, model, path, str(SEED), way, *flags],
-        check=False,
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=600,
-    )
-    assert ended.returncode == 0, ended.stdout[-4000:]
-    return json.loads(path.read_text())
+ALGORITHMS = ["plain", "ngram", "eagle"]
 
 
 @pytest.fixture(scope="module")
-def reference(tiny_model, tmp_path_factory) -> dict:
+def results(tiny_model, tmp_path_factory) -> dict[str, dict]:
+    """What the loop that never overlaps found, and what random decisions did."""
+    folder = tmp_path_factory.mktemp("flips")
+    head = make_eagle_head(tiny_model, folder / "head")
+    flags = {
+        "reference": [],
+        "plain": [],
+        "ngram": ["--speculative-algorithm", "NGRAM"],
+        "eagle": [
+            *("--speculative-algorithm", "EAGLE", "--speculative-draft-model-path", str(head)),
+            *("--speculative-num-steps", "3", "--speculative-eagle-topk", "2"),
+            *("--speculative-num-draft-tokens", "6"),
+        ],
+    }
+    paths = {name: folder / f"{name}.json" for name in flags}
+    run_scripts(
+        Script(
+            DRIVER,
+            [tiny_model, paths[name], SEED, "off" if name == "reference" else "flip", *more],
+        )
+        for name, more in flags.items()
+    )
+    return {name: json.loads(path.read_text()) for name, path in paths.items()}
+
+
+@pytest.fixture(scope="module")
+def reference(results) -> dict:
     """Output of the loop that never overlaps."""
-    found = run(tiny_model, tmp_path_factory.mktemp("reference"), "off", [])
+    found = results["reference"]
     assert found["overlap"] is False
     assert set(found["ended"].values()) == {"length", "stop", "abort"}
     return found
 
 
-@pytest.fixture(scope="module", params=["plain", "ngram", "eagle"])
-def flipped(request, reference, tiny_model, tmp_path_factory) -> dict:
+@pytest.fixture(scope="module", params=ALGORITHMS)
+def flipped(request, results) -> dict:
     """Output of the overlap loop with random decisions."""
-    folder = tmp_path_factory.mktemp(request.param)
-    speculation: list[str] = []
-    if request.param == "ngram":
-        speculation = ["--speculative-algorithm", "NGRAM"]
-    elif request.param == "eagle":
-        head = make_eagle_head(tiny_model, tmp_path_factory.mktemp("head"))
-        speculation = ["--speculative-algorithm", "EAGLE"]
-        speculation += ["--speculative-draft-model-path", str(head)]
-        speculation += ["--speculative-num-steps", "3", "--speculative-eagle-topk", "2"]
-        speculation += ["--speculative-num-draft-tokens", "6"]
-    return run(tiny_model, folder, "flip", speculation) | {"name": request.param}
+    return results[request.param] | {"name": request.param}
 
 
 def test_every_way_of_deciding_was_met(flipped):

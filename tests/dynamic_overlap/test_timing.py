@@ -64,22 +64,34 @@ def world(monkeypatch):
     return World(monkeypatch)
 
 
-def launch(world, timer, rows, forward, seconds, phase=1, after_idle=False):
-    timer.launch_begins(phase, rows, rows, after_idle)
-    timer.forward_begins()
+def launch(world, timer, rows, forward, seconds, timed=True, after_idle=False):
+    """One launch; its result."""
+    if timed:
+        timer.launch_begins(1, rows, rows, after_idle)
+    else:
+        timer.untimed_launch_begins()
+    if timer.on_stream:
+        timer.forward_begins()
     world.device_free = max(world.now, world.device_free) + forward
-    timer.forward_ended()
+    if timer.on_stream:
+        timer.forward_ended()
     done = Copy(world, Event(world))
     done.event.record()
     world.now += seconds
-    return timer.launch_ended(), done
+    result = SimpleNamespace(copy_done=done, overlap_step=None)
+    timer.launch_ended(result)
+    return result
 
 
-def process(world, timer, record, done, seconds, overlapped=True, wasted=0):
-    timer.process_begins()
-    (timing.TimedCopy(done, record) if record else done).synchronize()
+def process(world, timer, result, seconds, overlapped=True, waste=0.0):
+    timer.process_begins(result)
+    result.copy_done.synchronize()
     world.now += seconds
-    timer.process_ended(record, overlapped, wasted)
+    record = timer.process_ended()
+    assert record is result.overlap_step
+    if record is not None:
+        record.overlapped, record.waste = overlapped, waste
+        timer.hand_on(record)
 
 
 def test_an_overlapped_loop(world):
@@ -90,7 +102,7 @@ def test_an_overlapped_loop(world):
         world.now += 0.003  # scheduling
         queue.append(launch(world, timer, 8, forward=0.05, seconds=0.002))
         if len(queue) > 1:
-            process(world, timer, *queue.popleft(), seconds=0.004, wasted=2)
+            process(world, timer, queue.popleft(), seconds=0.004, waste=0.25)
     # The first has no step before it to measure scheduling from.
     assert len(seen) >= 46
     for phase, size, overlapped, schedule, launched, forward, processed, waste in seen[2:]:
@@ -109,7 +121,7 @@ def test_a_drained_loop_with_taking_in_requests_before_and_scheduling_after(worl
     for _ in range(20):
         world.now += 0.001  # taking in requests
         if pending:
-            process(world, timer, *pending, seconds=0.004, overlapped=False)
+            process(world, timer, pending, seconds=0.004, overlapped=False)
         world.now += 0.003  # scheduling
         pending = launch(world, timer, 8, forward=0.05, seconds=0.002)
     for _, _, overlapped, schedule, launched, forward, processed, _ in seen[1:]:
@@ -122,8 +134,7 @@ def test_a_cpu_launch_is_its_forward_pass(world):
     seen = []
     timer = timing.StepTimer(timing.HostClock(), lambda *a: seen.append(a))
     launch(world, timer, 1, 0, 0.01)
-    record, done = launch(world, timer, 1, 0, 0.02)
-    process(world, timer, record, done, 0.004)
+    process(world, timer, launch(world, timer, 1, 0, 0.02), 0.004)
     (_, _, _, _, launched, forward, _, _) = seen[0]
     assert forward == launched == pytest.approx(0.02)
 
@@ -132,22 +143,29 @@ def test_a_cpu_launch_is_its_forward_pass(world):
 def test_a_pause_is_no_scheduling(world, after_idle):
     seen = []
     timer = timing.StepTimer(timing.HostClock(), lambda *a: seen.append(a))
-    process(world, timer, *launch(world, timer, 1, 0, 0.01), 0.001)
+    process(world, timer, launch(world, timer, 1, 0, 0.01), 0.001)
     world.now += 60
-    record, done = launch(world, timer, 1, 0, 0.01, after_idle=after_idle)
-    assert record is None
-    process(world, timer, record, done, 0.001)
-    record, done = launch(world, timer, 1, 0, 0.01)
-    process(world, timer, record, done, 0.001)
+    result = launch(world, timer, 1, 0, 0.01, after_idle=after_idle)
+    assert result.overlap_step is None
+    process(world, timer, result, 0.001)
+    process(world, timer, launch(world, timer, 1, 0, 0.01), 0.001)
     assert len(seen) == 1
     assert seen[0][3] < 0.1
 
 
-def test_steps_of_another_kind_are_not_timed(world):
-    timer = timing.StepTimer(timing.DeviceClock(world.event), None)
-    launch(world, timer, 1, 0, 0.01)
-    assert launch(world, timer, 1, 0, 0.01, phase=None)[0] is None
+def test_untimed_steps_take_no_events_and_count_as_no_scheduling(world):
+    seen = []
+    timer = timing.StepTimer(timing.DeviceClock(world.event), lambda *a: seen.append(a))
+    process(world, timer, launch(world, timer, 1, 0, 0.01), 0.001)
+    for _ in range(3):
+        world.now += 0.003
+        result = launch(world, timer, 1, 0, 0.01, timed=False)
+        assert result.overlap_step is None
+        process(world, timer, result, 0.001)
     assert world.made == 0
+    world.now += 0.002
+    process(world, timer, launch(world, timer, 1, 0, 0.01), 0.001)
+    assert [step[3] for step in seen] == [pytest.approx(0.002)]
 
 
 def test_an_event_that_never_completes_is_dropped(world):
@@ -156,13 +174,10 @@ def test_an_event_that_never_completes_is_dropped(world):
     timer = timing.StepTimer(timing.DeviceClock(world.event), lambda *a: seen.append(a))
     launch(world, timer, 1, 0.0, 0.01)
     for _ in range(100):
-        timer.launch_begins(1, 1, 1, False)
-        timer.forward_begins()
-        world.device_free = world.now + 1e6  # hangs
-        timer.forward_ended()
-        world.now += 0.01
-        timer.process_begins()
-        timer.process_ended(timer.launch_ended(), True, 0)
+        result = launch(world, timer, 1, forward=1e6, seconds=0.01)  # hangs
+        result.copy_done = None
+        timer.process_begins(result)
+        timer.hand_on(timer.process_ended())
     assert not seen
     assert len(timer._pending) <= timer.MOST_PENDING
 

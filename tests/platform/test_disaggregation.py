@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,18 @@ pytestmark = [
 ]
 
 TOKENS = 12
+# The pair decides at every step whether to overlap, where the topic is in this build. Probes are
+# frequent: both ways of processing a result, and the changes between them, are met.
+DECIDES = importlib.util.find_spec("sglang.srt.managers.dynamic_overlap") is not None
+DYNAMIC = {
+    "enable_dynamic_overlap": True,
+    "dynamic_overlap_config": {
+        "min_samples": 1,
+        "min_dwell_steps": 0,
+        "probe_interval_steps": 6,
+        "probe_steps": 2,
+    },
+}
 # One token, one page less and more than a chunk, several chunks; the last two share a prefix.
 PROMPTS = [
     *(make_prompts(1, n, seed=n)[0] for n in (1, 2, 63, 64, 65, 150)),
@@ -43,7 +56,8 @@ def alone(plain_output) -> list[list[int]]:
 @pytest.fixture
 def pair(serve_with, bootstrap_port, alone):
     """Both servers with empty caches; the decode side keeps prefixes too."""
-    specs = disaggregated_pair(ServerSpec(flags=PLAIN, name="pd"), bootstrap_port)
+    flags = {**PLAIN, **(DYNAMIC if DECIDES else {})}
+    specs = disaggregated_pair(ServerSpec(flags=flags, name="pd"), bootstrap_port)
     prefill, decode = specs
     decode = decode.with_flags(disaggregation_decode_enable_radix_cache=True)
     servers = [serve_with(s.flags, env=s.env, name=s.name) for s in (prefill, decode)]
@@ -99,3 +113,21 @@ def test_abort_leaves_the_others_alone(alone, pair):
     assert answer["decode"]["meta_info"]["finish_reason"]["type"] == "abort"
     again = generate_on_pair(prefill, decode, PROMPTS[4], TOKENS, ignore_eos=True)
     assert again["decode"]["output_ids"] == output
+
+
+@pytest.mark.skipif(not DECIDES, reason="topic dynamic-overlap is not in this build")
+def test_both_loops_decide(pair):
+    """The outputs above came about under decisions of both kinds, on both sides."""
+    name = "sglang:dynamic_overlap_decisions_total"
+    for server in pair:
+        before = server.metrics()
+        for prompt in PROMPTS:
+            generate_on_pair(*pair, prompt, TOKENS, ignore_eos=True)
+        decided = server.metrics() - before
+        outcomes = decided.by(name, "outcome")
+        assert outcomes["drain"] > 0 and outcomes["overlap"] > 0, outcomes
+    # On the decode side a step is a token; its metrics are exported when it idles.
+    assert sum(outcomes.values()) >= len(PROMPTS) * (TOKENS - 2)
+    reasons = pair[0].metrics().by(name, "reason")
+    assert reasons["kv_send"] > 0, "a chunk whose KV is not in the tree yet must overlap"
+    assert pair[1].metrics().by(name, "reason")["probe"] > 0

@@ -13,7 +13,7 @@ speculation) stays as it is.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Sequence
+from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
 
 from sglang.srt.managers.dynamic_overlap import penalties
 from sglang.srt.managers.dynamic_overlap.decision import (
@@ -21,8 +21,11 @@ from sglang.srt.managers.dynamic_overlap.decision import (
     PREFILL,
     OverlapDecisionMaker,
 )
-from sglang.srt.managers.dynamic_overlap.metrics import OverlapMetrics
-from sglang.srt.managers.dynamic_overlap.timing import StepTimer, TimedCopy
+from sglang.srt.managers.dynamic_overlap.metrics import (
+    EXPORT_INTERVAL_STEPS,
+    OverlapMetrics,
+)
+from sglang.srt.managers.dynamic_overlap.timing import StepTimer, Untimed
 from sglang.srt.managers.dynamic_overlap.updates import (
     OverlapUpdate,
     make_update,
@@ -33,13 +36,13 @@ if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import ScheduleBatch
     from sglang.srt.managers.scheduler import Scheduler
 
-# Reasons beside the decision maker's own.
-NO_FORWARD = "no_forward"
-BEAM_SEARCH = "beam_search"
-KV_SEND = "kv_send"
-CONSECUTIVE_PREFILL = "consecutive_prefill"
-GRAMMAR = "grammar"
-FORCED = "forced"
+# Outcomes and reasons beside the decision maker's own.
+NO_FORWARD = True, "no_forward"
+BEAM_SEARCH = True, "beam_search"
+KV_SEND = True, "kv_send"
+CONSECUTIVE_PREFILL = False, "consecutive_prefill"
+GRAMMAR = False, "grammar"
+FORCED = False, "forced"
 
 
 class DynamicOverlap:
@@ -49,7 +52,8 @@ class DynamicOverlap:
         scheduler: whose result queue is drained.
         maker: decides.
         metrics: counts; None on ranks that export nothing.
-        timer: measures; None on ranks that are only told.
+        timer: measures; None on ranks that are only told. Its own hooks are called by
+            the patched places without a detour, as every call costs.
         chunks_send_kv: a chunk's result sends KV up to where the next pass says
             (prefill instance of a disaggregated pair).
     """
@@ -65,8 +69,11 @@ class DynamicOverlap:
         self.scheduler = scheduler
         self.maker = maker
         self.metrics = metrics
-        self.timer = timer
+        self.timer: Union[StepTimer, Untimed] = timer or Untimed()
+        self._measures = timer is not None
         self.chunks_send_kv = chunks_send_kv
+        self._counts = None if metrics is None else metrics.counts
+        self._unexported = 0
         # Whether this pass has processed the last result before scheduling.
         self.drained = False
         self._overlapping = True
@@ -101,138 +108,113 @@ class DynamicOverlap:
         scheduler = self.scheduler
         if not scheduler.result_queue or not scheduler.last_batch:
             self._decided = None
-            if self.metrics is not None:
-                self.metrics.export_rest()
-            return
-        reason = self._must_overlap()
-        if reason is not None:
-            self._decided = (True, reason)
-            return
-        self._decided = decided = self.maker.decide(self._phase, self._size)
-        if not decided[0]:
-            self._overlapping = False
-            sampling = getattr(scheduler.last_batch, "sampling_info", None)
-            penalized = (
-                sampling is not None and sampling.penalizer_orchestrator.is_required
-            )
-            while scheduler.result_queue:
-                batch, result = scheduler.result_queue.popleft()
-                if penalized:
-                    penalties.remember(batch)
-                scheduler.process_batch_result(batch, result)
-            self.drained = True
+            if self._unexported:
+                self._export()
+        elif self._phase is None:
+            self._decided = NO_FORWARD
+        elif scheduler.beam_coordinator._num_live_groups:
+            # Beams commit by ticks that assume one state of the loop throughout.
+            self._decided = BEAM_SEARCH
+        elif self.chunks_send_kv and self._chunk_is_unfinished():
+            self._decided = KV_SEND
+        else:
+            self._decided = decided = self.maker.decide(self._phase, self._size)
+            if not decided[0]:
+                self._drain()
+
+    def _chunk_is_unfinished(self) -> bool:
+        """Whether the queued result belongs to a chunk that others follow.
+
+        The chunk enters the tree, which may move its pages, in the next pass; sending
+        before would read pages that the tree then frees.
+        """
+        scheduler = self.scheduler
+        return scheduler.chunked_req is not None or any(
+            req.inflight_middle_chunks > 0 for req in scheduler.result_queue[0][0].reqs
+        )
+
+    def _drain(self) -> None:
+        """Processes what is queued."""
+        self._overlapping = False
+        scheduler = self.scheduler
+        sampling = getattr(scheduler.last_batch, "sampling_info", None)
+        penalized = sampling is not None and sampling.penalizer_orchestrator.is_required
+        while scheduler.result_queue:
+            batch, result = scheduler.result_queue.popleft()
+            if penalized:
+                penalties.remember(batch)
+            scheduler.process_batch_result(batch, result)
+        self.drained = True
 
     def before_launch(
-        self, forced: bool = False, grammar: bool = False, consecutive: bool = False
+        self, forced: Any = False, grammar: Any = False, consecutive: Any = False
     ) -> bool:
         """Counts this pass's decision. Whether its result has been processed already.
 
         Args:
             forced: someone else has the result processed before the launch;
-            grammar, consecutive: because of what.
+            grammar, consecutive: because of what. All are asked for their truth only.
         """
-        decided, self._decided = self._decided, None
-        self._overlapping = not (forced or self.drained)
+        decided = self._decided
+        if decided is not None:
+            self._decided = None
+            if forced and decided[0]:
+                if grammar:
+                    decided = GRAMMAR
+                else:
+                    decided = CONSECUTIVE_PREFILL if consecutive else FORCED
+            if self._counts is not None:
+                self._counts[decided] += 1
+                self._unexported += 1
+                if self._unexported >= EXPORT_INTERVAL_STEPS:
+                    self._export()
         if self.drained:
             penalties.forget()
-        if decided is not None and self.metrics is not None:
-            if forced and decided[0]:
-                reason = (
-                    GRAMMAR
-                    if grammar
-                    else CONSECUTIVE_PREFILL
-                    if consecutive
-                    else FORCED
-                )
-                decided = (False, reason)
-            self.metrics.decided(*decided)
-        return self.drained
+            return True
+        if forced:
+            self._overlapping = False
+        return False
 
-    def _must_overlap(self) -> Optional[str]:
-        """Why the queued result may not be processed before the next batch is chosen."""
-        if self._phase is None:
-            return NO_FORWARD
-        scheduler = self.scheduler
-        # Beams commit by ticks that assume one state of the loop throughout.
-        if scheduler.beam_coordinator._num_live_groups:
-            return BEAM_SEARCH
-        if self.chunks_send_kv and (
-            scheduler.chunked_req is not None
-            or any(
-                req.inflight_middle_chunks > 0
-                for req in scheduler.result_queue[0][0].reqs
-            )
-        ):
-            # The chunk enters the tree, which may move its pages, in the next pass;
-            # sending before would read pages that the tree then frees.
-            return KV_SEND
-        return None
+    def _export(self) -> None:
+        """Brings the exported metrics up to date; also when there is nothing to do."""
+        self._unexported = 0
+        assert self.metrics is not None
+        self.metrics.export()
 
     # ---- launches and results
 
     def launch_begins(self, batch: ScheduleBatch) -> None:
         """``run_batch`` starts."""
-        scheduler = self.scheduler
         mode = batch.forward_mode
-        phase: Optional[int]
-        if scheduler.require_mlp_sync:
+        phase: Optional[int] = None
+        size, idle = 0, False
+        if self.scheduler.require_mlp_sync:
             # Only what the ranks have synchronised: their batches differ.
-            phase = PREFILL if batch.is_extend_in_batch else DECODE
-            if mode.is_prebuilt():
-                phase = None
-            size = 0
+            if not mode.is_prebuilt():
+                phase = PREFILL if batch.is_extend_in_batch else DECODE
+            idle = mode.is_idle()
         elif mode.is_decode():
             phase, size = DECODE, len(batch.reqs)
         elif mode.is_extend():
             phase, size = PREFILL, batch.extend_num_tokens or 0
-        else:
-            phase, size = None, 0
         self._phase, self._size = phase, size
-        if self.timer is not None:
-            timed = (
-                phase is not None
-                and not mode.is_idle()
-                and self.maker.wants_times(phase, size)
-            )
-            self.timer.launch_begins(
-                phase if timed else None,
-                size,
-                len(batch.reqs),
-                scheduler._sched_idled,
-            )
+        if self._measures:
+            if phase is None or idle or not self.maker.wants_times(phase, size):
+                self.timer.untimed_launch_begins()
+            else:
+                self.timer.launch_begins(
+                    phase, size, len(batch.reqs), self.scheduler._sched_idled
+                )
 
-    def forward_begins(self) -> None:
-        """The forward pass is about to be put on its stream."""
-        if self.timer is not None:
-            self.timer.forward_begins()
-
-    def forward_ended(self) -> None:
-        """All of it is on its stream."""
-        if self.timer is not None:
-            self.timer.forward_ended()
-
-    def launch_ended(self, result: Any) -> None:
-        """``run_batch`` returns ``result``."""
-        if self.timer is not None:
-            result.overlap_step = self.timer.launch_ended()
-
-    def process_begins(self, result: Any) -> None:
-        """``process_batch_result`` starts."""
-        if self.timer is None:
-            return
-        record = getattr(result, "overlap_step", None)
-        if record is not None and result.copy_done is not None:
-            result.copy_done = TimedCopy(result.copy_done, record)
-        self.timer.process_begins()
-
-    def process_ended(self, batch: ScheduleBatch, result: Any) -> None:
+    def process_ended(self, batch: ScheduleBatch) -> None:
         """``process_batch_result`` returns."""
-        if self.timer is None:
+        record = self.timer.process_ended()
+        if record is None:
             return
-        record = getattr(result, "overlap_step", None)
-        wasted = batch.wasted_rows
+        record.overlapped = self._overlapping
         # A row for a request that has ended costs something where another request
         # waits for its place, or where it is all that the step computes.
-        if wasted and wasted < len(batch.reqs) and not self.scheduler.waiting_queue:
-            wasted = 0
-        self.timer.process_ended(record, self._overlapping, wasted)
+        wasted, rows = batch.wasted_rows, len(batch.reqs)
+        if wasted and (wasted >= rows or self.scheduler.waiting_queue):
+            record.waste = wasted / record.rows
+        self.timer.hand_on(record)

@@ -23,6 +23,10 @@ BUCKETS = 33
 HEURISTIC = "heuristic"
 MEASURED = "measured"
 PROBE = "probe"
+# Answers, by whether to overlap: made once, since there is one for every step.
+_HEURISTIC, _MEASURED, _PROBE = (
+    ((False, rule), (True, rule)) for rule in (HEURISTIC, MEASURED, PROBE)
+)
 
 # What one state measured stands while the other measures what it did then, but for
 # this share of a step. Traffic changes faster than probes come.
@@ -99,22 +103,16 @@ class _Kind:
     def pair(self, least: int) -> tuple[StepCost, StepCost] | None:
         """(overlapped, drained), one standing in for the other while it is new."""
         drained, overlapped = self.costs
-        if drained.count < least and overlapped.count < least:
-            return None
-        if drained.count < least:
-            return overlapped, overlapped
-        if overlapped.count < least:
-            return drained, drained
-        return overlapped, drained
+        if drained.count >= least:
+            return (overlapped if overlapped.count >= least else drained), drained
+        return (overlapped, overlapped) if overlapped.count >= least else None
 
-    def check_drift(self, in_use: bool) -> None:
+    def check_drift(self, now: StepCost, other: StepCost) -> None:
         """Forgets what the state not in use measured if times are no longer those."""
-        other = self.costs[not in_use]
-        if not other.count:
-            return
-        now = self.costs[in_use]
-        host, left = now.schedule + now.process, now.forward - now.launch
-        most = DRIFT * (host + max(now.launch, now.forward))
+        launch, forward = now.launch, now.forward
+        left = forward - launch
+        host = now.schedule + now.process
+        most = DRIFT * (host + (launch if left < 0 else forward))
         if (
             abs(host - self.host) > most
             or abs((left if left > 0 else 0.0) - self.hideable) > most
@@ -158,15 +156,15 @@ class OverlapDecisionMaker:
         kind = self._kinds[phase][size.bit_length()]
         kind.steps += 1
         if not kind.measured:
-            return kind.overlap, HEURISTIC
+            return _HEURISTIC[kind.overlap]
         if kind.probe_left:
             kind.probe_left -= 1
-            return not kind.overlap, PROBE
+            return _PROBE[not kind.overlap]
         if kind.steps >= kind.probe_at and self.config.probe_interval_steps:
             kind.probe_at = kind.steps + self.config.probe_interval_steps
             kind.probe_left = self.config.probe_steps - 1
-            return not kind.overlap, PROBE
-        return kind.overlap, MEASURED
+            return _PROBE[not kind.overlap]
+        return _MEASURED[kind.overlap]
 
     def wants_times(self, phase: int, size: int) -> bool:
         """Whether the batch about to be launched should be timed."""
@@ -192,10 +190,13 @@ class OverlapDecisionMaker:
         if overlapped:
             # Ends are rare and the share is all or nothing where a batch has one row.
             kind.overlapped += 1
-            weight = max(WASTE_WEIGHT * self.config.ema_weight, 1 / kind.overlapped)
-            kind.waste += weight * (waste - kind.waste)
+            if waste != kind.waste:
+                weight = max(WASTE_WEIGHT * self.config.ema_weight, 1 / kind.overlapped)
+                kind.waste += weight * (waste - kind.waste)
         if overlapped == kind.overlap:
-            kind.check_drift(overlapped)
+            other = kind.costs[not overlapped]
+            if other.count:
+                kind.check_drift(cost, other)
         else:
             in_use = kind.costs[kind.overlap]
             kind.hideable, kind.host = in_use.hideable, in_use.host

@@ -65,14 +65,19 @@ class StepCost:
         weight = self.weight
         if weight * count < 1:
             weight = 1 / count
+        # Written out: a loop or a function would cost more than the arithmetic.
         value = self.schedule
-        self.schedule = value + weight * (min(schedule, CLIP * value) - value)
+        most = CLIP * value
+        self.schedule += weight * ((schedule if schedule < most else most) - value)
         value = self.launch
-        self.launch = value + weight * (min(launch, CLIP * value) - value)
+        most = CLIP * value
+        self.launch += weight * ((launch if launch < most else most) - value)
         value = self.forward
-        self.forward = value + weight * (min(forward, CLIP * value) - value)
+        most = CLIP * value
+        self.forward += weight * ((forward if forward < most else most) - value)
         value = self.process
-        self.process = value + weight * (min(process, CLIP * value) - value)
+        most = CLIP * value
+        self.process += weight * ((process if process < most else most) - value)
 
     def forget(self) -> None:
         """Starts anew; what compiles has been compiled."""
@@ -100,8 +105,11 @@ def saving(overlapped: StepCost, drained: StepCost, waste: float) -> float:
             ended.
     """
     host, useful = drained.schedule + drained.process, 1.0 - waste
-    step = host + max(drained.launch, drained.forward)
+    launch, forward = drained.launch, drained.forward
+    step = host + (launch if launch > forward else forward)
     if step <= 0 or useful <= 0:
         return 0.0
-    hidden = max(0.0, min(overlapped.forward - overlapped.launch, host))
-    return 1.0 - (1.0 - hidden / step) / useful
+    hidden = overlapped.forward - overlapped.launch
+    if hidden <= 0:
+        return 1.0 - 1.0 / useful
+    return 1.0 - (1.0 - (hidden if hidden < host else host) / step) / useful

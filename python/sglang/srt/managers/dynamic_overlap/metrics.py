@@ -7,12 +7,12 @@ in a while, since one of its counters costs more than the decision itself.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from typing import Any, Mapping, Optional
 
 from sglang.srt.managers.dynamic_overlap.decision import PHASES, OverlapDecisionMaker
 
-EXPORT_INTERVAL_STEPS = 64
+EXPORT_INTERVAL_STEPS = 256
 CPU_PARTS = ("schedule", "launch", "process")
 
 
@@ -22,48 +22,38 @@ class OverlapMetrics:
     Args:
         maker: whose averages and switches are shown.
         labels: the scheduler's metric labels; None exports nothing.
+
+    Attributes:
+        counts: decisions by (whether to overlap, by what rule); counted by the caller,
+            who calls ``export`` after ``EXPORT_INTERVAL_STEPS`` of them at the latest.
     """
 
     def __init__(
         self, maker: OverlapDecisionMaker, labels: Optional[Mapping[str, str]]
     ):
-        self.counts: Counter[tuple[bool, str]] = Counter()
+        self.counts: defaultdict[tuple[bool, str], int] = defaultdict(int)
         self._maker = maker
         self._labels = labels
         self._made: Optional[dict[str, Any]] = None
-        self._exported: Counter[tuple[bool, str]] = Counter()
+        self._exported: dict[tuple[bool, str], int] = {}
         self._exported_switches = 0
-        self._since_export = 0
-
-    def decided(self, overlap: bool, reason: str) -> None:
-        """Counts one decision."""
-        self.counts[overlap, reason] += 1
-        self._since_export += 1
-        if self._since_export >= EXPORT_INTERVAL_STEPS:
-            self.export()
-
-    def export_rest(self) -> None:
-        """Exports what has been counted since; called while there is nothing to do."""
-        if self._since_export:
-            self.export()
 
     def export(self) -> None:
         """Brings the exported metrics up to date."""
-        self._since_export = 0
         if self._labels is None:
             return
         if self._made is None:
             self._made = _make(list(self._labels))
         decisions = self._made["decisions"]
         for (overlap, reason), count in self.counts.items():
-            new = count - self._exported[overlap, reason]
+            new = count - self._exported.get((overlap, reason), 0)
             if new:
                 decisions.labels(
                     **self._labels,
                     outcome="overlap" if overlap else "drain",
                     reason=reason,
                 ).inc(new)
-        self._exported = self.counts.copy()
+        self._exported = dict(self.counts)
         new = self._maker.switches - self._exported_switches
         if new or not self._exported_switches:
             self._made["switches"].labels(**self._labels).inc(new)

@@ -9,6 +9,7 @@ result is not host work: it is measured where upstream waits and taken out.
 
 from __future__ import annotations
 
+from math import inf
 from time import perf_counter
 from typing import Any, Callable, Optional
 
@@ -16,29 +17,17 @@ from typing import Any, Callable, Optional
 class StepRecord:
     """One launched batch on its way to its result."""
 
-    __slots__ = (
-        "phase",
-        "size",
-        "rows",
-        "overlapped",
-        "schedule",
-        "launch",
-        "process",
-        "waited",
-        "waste",
-        "started",
-        "finished",
-    )
+    # What is set later stands on the class: one is made for every timed step.
+    overlapped = True
+    launch = process = waited = waste = 0.0
+    started: Any = None
+    finished: Any = None
 
     def __init__(self, phase: int, size: int, rows: int, schedule: float):
         self.phase = phase
         self.size = size
         self.rows = rows
         self.schedule = schedule
-        self.overlapped = True
-        self.launch = self.process = self.waited = self.waste = 0.0
-        self.started: Any = None
-        self.finished: Any = None
 
 
 class TimedCopy:
@@ -63,18 +52,11 @@ class TimedCopy:
 class HostClock:
     """Forward times where the launch is the forward pass."""
 
-    def begin(self, record: StepRecord) -> None:
-        record.started = perf_counter()
-
-    def end(self, record: StepRecord) -> None:
-        record.finished = perf_counter()
+    on_stream = False
 
     def seconds(self, record: StepRecord) -> Optional[float]:
         """The whole launch: nothing of it can be used by the host."""
         return record.launch
-
-    def release(self, record: StepRecord) -> None:
-        pass
 
 
 class DeviceClock:
@@ -84,6 +66,8 @@ class DeviceClock:
         make_event: returns an event that records times (``record``, ``query``,
             ``elapsed_time`` in milliseconds).
     """
+
+    on_stream = True
 
     def __init__(self, make_event: Callable[[], Any]):
         self._make_event = make_event
@@ -112,12 +96,33 @@ class DeviceClock:
         return self._free.pop() if self._free else self._make_event()
 
 
+class Untimed:
+    """Stands where the timer would on ranks that are only told."""
+
+    on_stream = None
+
+    def launch_ended(self, result: Any) -> None:
+        pass
+
+    def process_begins(self, result: Any) -> None:
+        pass
+
+    def process_ended(self) -> None:
+        return None
+
+
 class StepTimer:
     """Follows the loop and hands complete steps on.
+
+    Every step passes here, most of them untimed: what they cost is the clock, four
+    times.
 
     Args:
         clock: times forward passes.
         observe: takes a step's times, as ``OverlapDecisionMaker.observe`` does.
+
+    Attributes:
+        on_stream: the batch being launched if events on its stream shall time it.
     """
 
     # Results queue up two deep; more than a few records that never complete mean
@@ -129,74 +134,91 @@ class StepTimer:
     def __init__(self, clock: Any, observe: Callable[..., None]):
         self.clock = clock
         self.observe = observe
-        self.current: Optional[StepRecord] = None
+        self.on_stream: Optional[StepRecord] = None
+        self._current: Optional[StepRecord] = None
+        self._processing: Optional[StepRecord] = None
         self._pending: list[StepRecord] = []
+        # Host time since the last launch, outside of launches and results, up to _last.
         self._schedule = 0.0
-        self._last: Optional[float] = None
+        self._last = -inf
         self._began = 0.0
 
-    def launch_begins(
-        self, phase: Optional[int], size: int, rows: int, after_idle: bool
-    ) -> None:
-        """A batch is about to be launched; ``phase`` None: one that is not timed."""
-        now = self._began = perf_counter()
-        self.current = None
-        if phase is not None and self._last is not None and not after_idle:
-            schedule = self._schedule + now - self._last
-            # What lies between two busy spells is not the cost of scheduling a step.
-            if schedule < self.MOST_SCHEDULE_S:
-                self.current = StepRecord(phase, size, rows, schedule)
+    def untimed_launch_begins(self) -> None:
+        """A batch is about to be launched that shall not be timed."""
+        self._current = self.on_stream = None
         self._schedule = 0.0
 
+    def launch_begins(self, phase: int, size: int, rows: int, after_idle: bool) -> None:
+        """A batch is about to be launched."""
+        now = self._began = perf_counter()
+        schedule = self._schedule + now - self._last
+        self._schedule = 0.0
+        # What lies between two busy spells is not the cost of scheduling a step.
+        record = None
+        if not after_idle and schedule < self.MOST_SCHEDULE_S:
+            record = StepRecord(phase, size, rows, schedule)
+        self._current = record
+        self.on_stream = record if self.clock.on_stream else None
+
     def forward_begins(self) -> None:
-        if self.current is not None:
-            self.clock.begin(self.current)
+        """The forward pass of ``on_stream`` is about to be put there."""
+        self.clock.begin(self.on_stream)
 
     def forward_ended(self) -> None:
-        if self.current is not None:
-            self.clock.end(self.current)
+        """All of it is on its stream."""
+        self.clock.end(self.on_stream)
 
-    def launch_ended(self) -> Optional[StepRecord]:
-        """The batch's record, to travel with its result; None if it is not timed."""
+    def launch_ended(self, result: Any) -> None:
+        """A batch was launched; its record travels with ``result``."""
         now = self._last = perf_counter()
-        record, self.current = self.current, None
+        record = self._current
         if record is not None:
             record.launch = now - self._began
+            self._current = self.on_stream = None
+            result.overlap_step = record
+
+    def process_begins(self, result: Any) -> None:
+        """``result`` is about to be processed."""
+        now = self._began = perf_counter()
+        self._schedule += now - self._last
+        self._processing = record = getattr(result, "overlap_step", None)
+        if record is not None and result.copy_done is not None:
+            result.copy_done = TimedCopy(result.copy_done, record)
+
+    def process_ended(self) -> Optional[StepRecord]:
+        """It was processed. Returns its record, None if it is not timed."""
+        now = self._last = perf_counter()
+        record = self._processing
+        if record is not None:
+            record.process = now - self._began - record.waited
         return record
 
-    def process_begins(self) -> None:
-        now = self._began = perf_counter()
-        if self._last is not None:
-            self._schedule += now - self._last
-
-    def process_ended(
-        self, record: Optional[StepRecord], overlapped: bool, wasted_rows: int
-    ) -> None:
-        """A result was processed; steps whose times are known by now are handed on."""
-        now = self._last = perf_counter()
-        if record is None:
-            return
-        record.process = now - self._began - record.waited
-        record.overlapped = overlapped
-        if record.rows:
-            record.waste = wasted_rows / record.rows
+    def hand_on(self, record: StepRecord) -> None:
+        """Hands on all steps whose times are known by now, ``record`` as the last."""
         pending = self._pending
-        pending.append(record)
-        while pending:
-            first = pending[0]
-            forward = self.clock.seconds(first)
-            if forward is None and len(pending) <= self.MOST_PENDING:
-                return
-            del pending[0]
-            if forward is not None:
-                self.clock.release(first)
-                self.observe(
-                    first.phase,
-                    first.size,
-                    first.overlapped,
-                    first.schedule,
-                    first.launch,
-                    forward,
-                    first.process,
-                    first.waste,
-                )
+        if pending:
+            pending.append(record)
+            while pending and self._is_handed_on(pending[0], len(pending)):
+                del pending[0]
+        elif not self._is_handed_on(record, 1):
+            pending.append(record)
+
+    def _is_handed_on(self, record: StepRecord, pending: int) -> bool:
+        """Hands ``record`` on if its times are known; whether it need not be kept."""
+        clock = self.clock
+        forward = clock.seconds(record)
+        if forward is None:
+            return pending > self.MOST_PENDING
+        if clock.on_stream:
+            clock.release(record)
+        self.observe(
+            record.phase,
+            record.size,
+            record.overlapped,
+            record.schedule,
+            record.launch,
+            forward,
+            record.process,
+            record.waste,
+        )
+        return True
