@@ -9,15 +9,9 @@ device and from what the host brought back; the tree is checked between the pass
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.scheduler_in_process import SchedulerInProcess
+from support.scheduler_in_process import SchedulerInProcess, main, random_ids
 
 CONVERSATIONS = 10
 STEM_TOKENS = 96
@@ -42,10 +36,8 @@ class Run:
 
     def inputs(self):
         rng = random.Random(11)
-        stems = [
-            [40 + rng.randrange(200) for _ in range(STEM_TOKENS)] for _ in range(CONVERSATIONS)
-        ]
-        tails = [[[40 + rng.randrange(200) for _ in range(24)] for _ in range(2)] for _ in stems]
+        stems = [random_ids(rng, STEM_TOKENS) for _ in range(CONVERSATIONS)]
+        tails = [[random_ids(rng, 24) for _ in range(2)] for _ in stems]
         for number in range(ROUNDS):
             order = list(range(CONVERSATIONS))
             rng.shuffle(order)
@@ -88,7 +80,4 @@ class Run:
 
 
 if __name__ == "__main__":
-    run = Run(sys.argv[1], sys.argv[3:])
-    run.engine.run()
-    Path(sys.argv[2]).write_text(json.dumps(run.result()))
-    os._exit(0)
+    main(Run)

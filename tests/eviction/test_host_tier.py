@@ -4,40 +4,43 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.copies import Script, run_scripts
+
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
+SCRIPT = Path(__file__).with_name("host_tier_by_hand.py")
+CASES = [("write_through", "1"), ("write_back", "4")]
 
-@pytest.mark.parametrize(("write_policy", "page"), [("write_through", "1"), ("write_back", "4")])
-def test_both_tiers_evict_and_answers_stay(tiny_model, tmp_path, write_policy, page):
-    result, metrics = tmp_path / "result.json", tmp_path / "metrics"
-    metrics.mkdir()
-    done = subprocess.run(
-        [
-            sys.executable,
-            str(Path(__file__).with_name("host_tier_by_hand.py")),
-            *(str(tiny_model), str(result)),
-            *("--radix-eviction-policy", "adaptive", "--page-size", page),
-            *("--radix-eviction-policy-config", '{"trim_tokens": 1, "block_tokens": 32}'),
-            *("--enable-hierarchical-cache", "--hicache-ratio", "1.5"),
-            *("--hicache-write-policy", write_policy, "--enable-priority-scheduling"),
-            # Four of ten conversations fit the device, six the host.
-            *("--max-total-tokens", "512", "--max-running-requests", "2", "--enable-metrics"),
-        ],
-        env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(metrics)},
-        timeout=500,
-        capture_output=True,
-        text=True,
-        check=False,
+
+def flags(write_policy: str, page: str) -> list[str]:
+    return [
+        *("--radix-eviction-policy", "adaptive", "--page-size", page),
+        *("--radix-eviction-policy-config", '{"trim_tokens": 1, "block_tokens": 32}'),
+        *("--enable-hierarchical-cache", "--hicache-ratio", "1.5"),
+        *("--hicache-write-policy", write_policy, "--enable-priority-scheduling"),
+        # Four of ten conversations fit the device, six the host.
+        *("--max-total-tokens", "512", "--max-running-requests", "2", "--enable-metrics"),
+    ]
+
+
+@pytest.fixture(scope="module")
+def results(tiny_model, tmp_path_factory):
+    """Result by write policy."""
+    folder = tmp_path_factory.mktemp("host-tier")
+    paths = {policy: folder / f"{policy}.json" for policy, _ in CASES}
+    run_scripts(
+        Script(SCRIPT, [tiny_model, paths[policy], *flags(policy, page)]) for policy, page in CASES
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found = json.loads(result.read_text())
+    return {policy: json.loads(path.read_text()) for policy, path in paths.items()}
+
+
+@pytest.mark.parametrize("write_policy", [policy for policy, _ in CASES])
+def test_both_tiers_evict_and_answers_stay(results, write_policy):
+    found = results[write_policy]
     assert found["checks"] == 6
     assert found["free"] == found["size"], "a slot is lost or freed twice"
     for prompt, answers in found["answers"].items():

@@ -8,15 +8,9 @@ After every call of the policy each remembered match is compared with a fresh on
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import sys
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.scheduler_in_process import SchedulerInProcess
+from support.scheduler_in_process import SchedulerInProcess, main, random_ids
 
 STEMS = 8
 STEM_TOKENS = 120
@@ -65,13 +59,13 @@ class Run:
 
     def inputs(self):
         rng = random.Random(5)
-        stems = [[40 + rng.randrange(200) for _ in range(STEM_TOKENS)] for _ in range(STEMS)]
+        stems = [random_ids(rng, STEM_TOKENS) for _ in range(STEMS)]
         made = 0
         while made < REQUESTS:
             burst = []
             for _ in range(rng.randint(4, 12)):
                 stem = rng.choice(stems)[: rng.choice((STEM_TOKENS, STEM_TOKENS, 70))]
-                tail = [40 + rng.randrange(200) for _ in range(rng.randint(4, 40))]
+                tail = random_ids(rng, rng.randint(4, 40))
                 burst.append(
                     self.engine.generate(f"r{made:03d}", [*stem, *tail], rng.randint(2, 6))
                 )
@@ -115,7 +109,4 @@ class Run:
 
 
 if __name__ == "__main__":
-    run = Run(sys.argv[1], sys.argv[3:])
-    run.engine.run()
-    Path(sys.argv[2]).write_text(json.dumps(run.result()))
-    os._exit(0)
+    main(Run)

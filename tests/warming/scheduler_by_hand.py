@@ -6,15 +6,9 @@ python scheduler_by_hand.py MODEL RESULT.json [server flags]
 
 from __future__ import annotations
 
-import json
-import os
-import sys
-from pathlib import Path
+from support.scheduler_in_process import SchedulerInProcess, main
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
-from support.scheduler_in_process import SchedulerInProcess
-
+FLAGS = ["--max-total-tokens", "4096", "--schedule-policy", "lpm"]
 TEXT = list(b"The quick brown fox jumps over the lazy dog. " * 3)
 PROMPTS = {
     "first": [*TEXT, *b"Now what?"],
@@ -91,9 +85,4 @@ class Run:
 
 
 if __name__ == "__main__":
-    run = Run(
-        sys.argv[1], ["--max-total-tokens", "4096", "--schedule-policy", "lpm", *sys.argv[3:]]
-    )
-    run.engine.run()
-    Path(sys.argv[2]).write_text(json.dumps(run.result()))
-    os._exit(0)
+    main(lambda model, flags: Run(model, [*FLAGS, *flags]))

@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from scheduler_by_hand import PROMPTS, TEXT
+
+from support.copies import Script, run_scripts
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -26,47 +25,39 @@ LISTED = [
 ]
 
 
+# Tree core and flags of each run.
+RUNS = {
+    "without": ("rust", []),
+    "rust": ("rust", ["--cache-warming-chunk-size", "32", "--page-size", "1"]),
+    "python": (
+        "python",
+        ["--cache-warming-chunk-size", "32", "--page-size", "8", "--disable-overlap-schedule"],
+    ),
+    "hints": ("rust", ["--cache-warming-mode", "tree", "--schedule-policy-config", "{}"]),
+}
+
+
 @pytest.fixture(scope="module")
-def by_hand(tmp_path_factory, tiny_model):
+def results(tmp_path_factory, tiny_model):
+    """What each of ``RUNS`` found."""
     folder = tmp_path_factory.mktemp("by-hand")
-    (folder / "prompts.json").write_text(json.dumps({"prompts": LISTED}))
-
-    def run(*flags, warming=True, core="rust"):
-        result = folder / "result.json"
-        listed = ["--cache-warming-prompts", str(folder / "prompts.json")] if warming else []
-        subprocess.run(
-            [
-                sys.executable,
-                str(Path(__file__).with_name("scheduler_by_hand.py")),
-                str(tiny_model),
-                str(result),
-                *listed,
-                *flags,
-            ],
-            env={**os.environ, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core},
-            check=True,
-            timeout=500,
-            capture_output=True,
-        )
-        return json.loads(result.read_text())
-
-    return run
+    listed = folder / "prompts.json"
+    listed.write_text(json.dumps({"prompts": LISTED}))
+    paths = {name: folder / f"{name}.result.json" for name in RUNS}
+    script = Path(__file__).with_name("scheduler_by_hand.py")
+    scripts = []
+    for name, (core, flags) in RUNS.items():
+        warming = [] if name == "without" else ["--cache-warming-prompts", listed]
+        env = {"SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core}
+        scripts.append(Script(script, [tiny_model, paths[name], *warming, *flags], env))
+    run_scripts(scripts)
+    return {name: json.loads(path.read_text()) for name, path in paths.items()}
 
 
-@pytest.fixture(scope="module")
-def without(by_hand):
-    return by_hand(warming=False)
-
-
-@pytest.mark.parametrize(
-    ("core", "flags"),
-    [
-        ("rust", ["--page-size", "1"]),
-        ("python", ["--page-size", "8", "--disable-overlap-schedule"]),
-    ],
-)
-def test_kv_while_requests_and_a_flush_arrive(by_hand, without, core, flags):
-    found = by_hand("--cache-warming-chunk-size", "32", *flags, core=core)
+@pytest.mark.parametrize("core", ["rust", "python"])
+def test_kv_while_requests_and_a_flush_arrive(results, core):
+    found, without = results[core], results["without"]
+    _, flags = RUNS[core]
     assert found["core"] == {"rust": "RustUnifiedTreeCore", "python": "UnifiedTreeCore"}[core]
     assert found["overlap"] == ("--disable-overlap-schedule" not in flags)
     assert found["arrived_during_chunk"]["during a chunk"]
@@ -76,7 +67,7 @@ def test_kv_while_requests_and_a_flush_arrive(by_hand, without, core, flags):
     assert found["flushed"] == [True]
     assert set(found["output"]) == {"during a chunk", *PROMPTS, *(f"{n} again" for n in PROMPTS)}
     assert found["output"] == without["output"]
-    page = int(flags[1])
+    page = int(flags[flags.index("--page-size") + 1])
     assert found["cached"]["first"] == len(TEXT) // page * page
     assert found["cached"]["tenant"] == 24
     assert found["cached"]["other"] == 0
@@ -86,8 +77,8 @@ def test_kv_while_requests_and_a_flush_arrive(by_hand, without, core, flags):
     assert [p["pinned"] for p in found["prompts"]] == [True, False, False]
 
 
-def test_hints_change_no_answer_and_no_match(by_hand, without):
-    found = by_hand("--cache-warming-mode", "tree", "--schedule-policy-config", "{}")
+def test_hints_change_no_answer_and_no_match(results):
+    found, without = results["hints"], results["without"]
     assert found["order_reads_hints"]
     assert found["output"] == without["output"]
     assert found["cached"] == without["cached"]
