@@ -31,7 +31,7 @@ def requests():
     """Chunked and short prompts, ends by length and by a stop token."""
     rng = random.Random(3)
     made = []
-    for number in range(32):
+    for number in range(16):
         ids = [rng.randrange(33, 127) for _ in range(rng.choice((3, 40, 64, 150)))]
         sampling = {"ignore_eos": True}
         if number % 3 == 0:
