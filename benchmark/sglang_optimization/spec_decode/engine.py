@@ -48,6 +48,8 @@ ARMS: dict[str, dict[str, Any]] = {
     "upstream NGRAM": NGRAM,
     "SAM fast": {**SAM, "speculative_ngram_sam_mode": "fast"},
     "SAM full": {**SAM, "speculative_ngram_sam_mode": "full"},
+    # A step verifies no more than its drafts, which is what a threshold saves.
+    "SAM full@0.15": {**SAM, "speculative_ngram_sam_threshold": 0.15},
 }
 COLUMNS = (
     table.Column("workload", "workload", text=True),
