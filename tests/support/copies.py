@@ -46,13 +46,16 @@ class Script:
     """One run of a script, as ``python PATH ARGUMENTS``.
 
     Attributes:
-        env: environment variables beside this process's own; with others than ``READ_LATE``
-            a new interpreter runs the script.
+        env: environment variables beside this process's own, of ``READ_LATE`` only.
     """
 
     path: Path
     arguments: Iterable[Any]
     env: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if early := set(self.env) - READ_LATE:
+            raise ValueError(f"imports may have read {', '.join(early)}; run it by subprocess")
 
 
 def run_script(script: Script, timeout_s: float = 600.0) -> None:
@@ -83,12 +86,12 @@ class Copy:
     """A running script.
 
     Args:
-        pid: of its process, a child of this one or of the one with the imports.
+        pid: of its process, a child of the one with the imports.
         log: what it writes; deleted when it is closed.
     """
 
-    def __init__(self, script: Script, pid: int, log: Path, parent: socket.socket | None):
-        self._script, self._pid, self._log, self._parent = script, pid, log, parent
+    def __init__(self, script: Script, pid: int, log: Path):
+        self._script, self._pid, self._log = script, pid, log
         self._started = time.monotonic()
         # Nobody collects it before it is asked to, so the id is still its own.
         self._ended = os.pidfd_open(pid)
@@ -116,34 +119,22 @@ class Copy:
         self._log.unlink(missing_ok=True)
 
     def _collect(self) -> int:
-        if self._parent is None:
-            self._status = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
-        else:
-            self._status = _ask(self._parent, {"collect": self._pid})["status"]
+        self._status = _ask({"collect": self._pid})["status"]
         return self._status
 
 
 def _start(script: Script) -> Copy:
-    handle, name = tempfile.mkstemp(suffix=".log")
+    handle, log = tempfile.mkstemp(suffix=".log")
+    os.close(handle)
     path = os.pathsep.join(
         filter(None, (str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH")))
     )
-    environment = {**os.environ, "PYTHONPATH": path, **script.env}
-    command = [str(script.path), *map(str, script.arguments)]
-    with os.fdopen(handle, "wb") as log:
-        if set(script.env) - READ_LATE:
-            parent = None
-            pid = os.posix_spawn(
-                sys.executable,
-                [sys.executable, *command],
-                environment,
-                file_actions=[(os.POSIX_SPAWN_DUP2, log.fileno(), n) for n in (1, 2)],
-            )
-        else:
-            parent = _imported()
-            message = {"arguments": command, "environment": environment, "log": name}
-            pid = _ask(parent, message)["pid"]
-    return Copy(script, pid, Path(name), parent)
+    message = {
+        "arguments": [str(script.path), *map(str, script.arguments)],
+        "environment": {**os.environ, "PYTHONPATH": path, **script.env},
+        "log": log,
+    }
+    return Copy(script, _ask(message)["pid"], Path(log))
 
 
 @functools.cache
@@ -159,7 +150,8 @@ def _imported() -> socket.socket:
     return ours
 
 
-def _ask(control: socket.socket, message: dict[str, Any]) -> dict[str, Any]:
+def _ask(message: dict[str, Any]) -> dict[str, Any]:
+    control = _imported()
     control.send(json.dumps(message).encode())
     answer = control.recv(MESSAGE_BYTES)
     if not answer:
