@@ -51,8 +51,8 @@ SPECULATE = {
         **COMMON,
         "speculative_algorithm": "EAGLE3",
         "speculative_num_steps": 3,
-        "speculative_eagle_topk": 1,
-        "speculative_num_draft_tokens": 4,
+        "speculative_eagle_topk": 4,
+        "speculative_num_draft_tokens": 9,
     },
     "sam": {
         "chunked_prefill_size": 64,

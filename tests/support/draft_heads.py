@@ -31,11 +31,11 @@ def make_eagle_head(target: Path, folder: Path) -> Path:
 
 def make_eagle3_head(target: Path, folder: Path) -> Path:
     """The same as EAGLE3 has it: it reads two of the target's layers, and drafts from a
-    vocabulary of its own, whose ids are not the target's."""
+    vocabulary of its own: the printable bytes, which are all that the tiny model writes."""
     import torch
 
     config, random = _target(target)
-    hidden, vocabulary = config["hidden_size"], config["vocab_size"] - 32
+    hidden, vocabulary = config["hidden_size"], 96
     weights = {
         "fc.weight": random(hidden, 2 * hidden),
         **_layer(config, random, "midlayer", inputs=2 * hidden),
@@ -43,8 +43,8 @@ def make_eagle3_head(target: Path, folder: Path) -> Path:
         "midlayer.input_layernorm.weight": torch.ones(hidden),
         "norm.weight": torch.ones(hidden),
         "lm_head.weight": random(vocabulary, hidden),
-        # Target id less draft id: the first 32 bytes of the vocabulary are never drafted.
-        "d2t": torch.full((vocabulary,), 32, dtype=torch.int64),
+        # Target id less draft id.
+        "d2t": torch.full((vocabulary,), ord(" "), dtype=torch.int64),
     }
     config.update(
         architectures=["LlamaForCausalLMEagle3"],
