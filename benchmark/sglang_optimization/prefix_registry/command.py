@@ -4,29 +4,40 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 from typing import Any
 
 from common import cli, progress, result
+from common.small_models import small_model
 
 from . import dynamo_indexer, report, tables, transport
 
-PARTS = ("tables", "transport", "cost")
+QUICK_PARTS = ("tables", "transport", "cost")
+SERVED_PARTS = ("publishing", "ordering")
+PARTS = (*QUICK_PARTS, *SERVED_PARTS)
+ROUNDS = 6
+PROMPTS = 4
+ORDER_ROUNDS = 3
+ORDER_REQUESTS = 12
+ORDER_SPAN_S = 3.0
 
 
 def arguments() -> argparse.ArgumentParser:
     """The parser of ``bench_prefix_registry.py``."""
     parser = cli.parser(
         "Measure the cross-instance prefix registry: tables beside Dynamo's radix tree, a "
-        "publisher process and a reader over ZeroMQ, and what publishing costs the scheduler.",
-        epilog="Without options about a minute; with --full a million blocks, and exit code 1 if "
-        "a target is missed. Dynamo's side runs where it is installed (requirements/anchors.txt).",
+        "publisher process and a reader over ZeroMQ, what publishing costs the scheduler, and "
+        "served prefill and decode instances with and without it.",
+        epilog="Without options about a minute and without the served part; with --full a million "
+        "blocks, the served part, and exit code 1 if a target is missed. Dynamo's side runs where "
+        "it is installed (requirements/anchors.txt).",
     )
     parser.add_argument(
         "--parts",
         type=cli.words_of("part", PARTS),
-        default=",".join(PARTS),
+        default=argparse.SUPPRESS,
         metavar="LIST",
-        help="what to measure",
+        help=f"what to measure (default: {','.join(QUICK_PARTS)}; with --full all)",
     )
     parser.add_argument(
         "--blocks",
@@ -35,19 +46,36 @@ def arguments() -> argparse.ArgumentParser:
         metavar="N",
         help="blocks registered and published (default: 100k; with --full 1m)",
     )
-    parser.set_defaults(blocks=None)
+    parser.add_argument(
+        "--model", type=Path, metavar="DIR", help="served in those parts (default: SmolLM2-135M)"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=cli.positive,
+        default=ROUNDS,
+        metavar="N",
+        help="turns of each side in the part publishing",
+    )
+    parser.add_argument(
+        "--prompts",
+        type=cli.positive,
+        default=PROMPTS,
+        metavar="N",
+        help="prompts of such a turn; so many that a turn takes seconds",
+    )
+    parser.set_defaults(blocks=None, parts=None)
     cli.add_output_options(parser)
     return parser
 
 
 def run(options: argparse.Namespace) -> int:
     """Run the parts asked for; 1 with ``--full`` if a target is missed."""
-    parts = options.parts if isinstance(options.parts, list) else options.parts.split(",")
+    parts = options.parts or list(PARTS if options.full else QUICK_PARTS)
     blocks = options.blocks or (1_000_000 if options.full else 100_000)
     if blocks < tables.PROMPT_BLOCKS:
         raise cli.BenchError(f"--blocks must be at least {tables.PROMPT_BLOCKS}, a prompt's")
     rows: dict[str, list[dict[str, Any]]] = {
-        name: [] for name in ("tables", "hashing", "transport", "cost")
+        name: [] for name in ("tables", "hashing", "transport", "cost", "publishing", "ordering")
     }
     arms = tables.available() if "tables" in parts else []
     if "tables" in parts and "dynamo" not in arms:
@@ -70,15 +98,20 @@ def run(options: argparse.Namespace) -> int:
             steps.start(f"{kind}: {label}")
             rows[kind].append(_measure(kind, what, blocks, requests, options))
             steps.finish()
+    served = [part for part in SERVED_PARTS if part in parts]
+    if served:
+        rows.update(_serve(options, served))
     report.add_derived(rows["cost"])
-    targets = report.findings(rows["tables"], rows["transport"])
+    targets = report.findings(rows["tables"], rows["transport"], rows["publishing"])
     report.show(*rows.values(), targets)
     if options.json:
         settings = {"parts": parts, "blocks": blocks, "full": options.full, "seed": options.seed}
+        if served:
+            settings["model"] = _model(options).name
         flat = [{"part": part, **row} for part, found in rows.items() for row in found]
         result.write(options.json, result.document("prefix_registry", settings, [*flat, *targets]))
     if options.plot:
-        report.plot(options.plot, rows["tables"], rows["cost"])
+        report.plot(options.plot, rows)
     return int(options.full and not all(target["met"] for target in targets))
 
 
@@ -101,3 +134,67 @@ def _measure(
     # The best of three: noise of a shared machine only ever adds.
     measured = [cost.measure(core, mode, requests, options.seed) for _ in range(3)]
     return min(measured, key=lambda row: row["thread_us_a_request"])
+
+
+def _serve(options: argparse.Namespace, parts: list[str]) -> dict[str, list[dict[str, Any]]]:
+    """Rows of the served parts."""
+    from . import ordering, pair, publishing
+
+    sync = {"enable_cross_instance_cache_sync": True}
+    prefill = {"max_total_tokens": pair.PREFILL_CAPACITY}
+    few = {"cross_instance_cache_config": {"send_updates": publishing.SEND_UPDATES}}
+    wanted: dict[str, tuple[str, dict]] = {"publishing": ("prefill", {**prefill, **sync, **few})}
+    if "publishing" in parts:
+        wanted["silent"] = ("prefill", prefill)
+    for order in ordering.ORDERS if "ordering" in parts else ordering.ORDERS[:1]:
+        decode = {
+            **sync,
+            "max_total_tokens": pair.DECODE_CAPACITY,
+            "num_reserved_decode_tokens": pair.RESERVED_A_REQUEST,
+            "cross_instance_cache_config": {"order": order},
+        }
+        wanted[order] = ("decode", decode)
+    rows: dict[str, list[dict[str, Any]]] = {part: [] for part in parts}
+    progress.note(f"starting {len(wanted)} servers")
+    steps_count = 2 * ("publishing" in parts) + ("ordering" in parts)
+    with (
+        pair.servers(_model(options), wanted) as running,
+        progress.steps(steps_count) as steps,
+    ):
+        pairs = {
+            name: pair.Pair(running["publishing"], server)
+            for name, server in running.items()
+            if name in ordering.ORDERS
+        }
+        first = pairs[ordering.ORDERS[0]]
+        for stopped in (False, True) if "publishing" in parts else ():
+            steps.start(f"publishing{', a reader stopped' if stopped else ''}")
+            row = publishing.measure(
+                pair.Pair(running["silent"], first.decode),
+                first,
+                rounds=options.rounds,
+                prompts=options.prompts,
+                seed=options.seed + stopped,
+                stopped=stopped,
+            )
+            rows["publishing"].append(row)
+            steps.finish()
+        if "ordering" in parts:
+            steps.start("order of decode's queue")
+            rows["ordering"] = ordering.measure(
+                pairs,
+                rounds=ORDER_ROUNDS,
+                requests=ORDER_REQUESTS,
+                span_s=ORDER_SPAN_S,
+                seed=options.seed,
+            )
+            steps.finish()
+    return rows
+
+
+def _model(options: argparse.Namespace) -> Path:
+    if options.model is None:
+        return small_model("smollm2")
+    if not (options.model / "config.json").is_file():
+        raise cli.BenchError(f"--model {options.model}: no config.json, so no model folder")
+    return options.model

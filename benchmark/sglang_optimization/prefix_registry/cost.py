@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 import time
 from array import array
@@ -12,7 +13,12 @@ import torch
 
 PROMPT_TOKENS = 2048
 PAGE_SIZE = 16
-MODES = ("off", "upstream events", "registry")
+STOPPED = "registry, a reader stopped"
+MODES = ("off", "upstream events", "registry", STOPPED)
+# Published before the measurement, so that all buffers up to the stopped reader are full: 8 MB,
+# and a short queue for each reader.
+FILL_BLOCKS = 128_000
+FILL_A_FLUSH = 2048
 
 
 def measure(core: str, mode: str, requests: int, seed: int) -> dict[str, Any]:
@@ -28,19 +34,24 @@ def measure(core: str, mode: str, requests: int, seed: int) -> dict[str, Any]:
     from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
+    from .publishing import SEND_UPDATES, StoppedReader
     from .tree import make_tree
 
     capacity = 64 * PROMPT_TOKENS
     tree = make_tree(core, capacity=capacity, page_size=PAGE_SIZE, events=mode != "off")
-    publisher = tap = None
-    if mode == "registry":
+    publisher = tap = reader = None
+    if mode in ("registry", STOPPED):
         publisher = Publisher(
             History(Identity("m", "float32/auto", PAGE_SIZE, "token", "bench", 0)),
             Translator(PAGE_SIZE, bigram=False),
             host="127.0.0.1",
+            send_updates=SEND_UPDATES if mode == STOPPED else 1000,
         )
         tap = TreeTap(PAGE_SIZE, exclusive=True)
         tree.tree_core.kv_events.registry_tap = tap
+    if mode == STOPPED:
+        reader = StoppedReader(publisher.endpoint.updates)
+        _fill(publisher)
     chance = random.Random(seed)
     shared = [[chance.randrange(32_000) for _ in range(PROMPT_TOKENS // 2)] for _ in range(8)]
     prompts = [
@@ -74,8 +85,13 @@ def measure(core: str, mode: str, requests: int, seed: int) -> dict[str, Any]:
     while publisher is not None and publisher.queued_blocks:
         time.sleep(0.001)
     process = time.process_time() - process
+    missed = None
     if publisher is not None:
         assert publisher.failure is None and publisher.dropped_blocks == 0
+        if reader is not None:
+            missed, _ = reader.missed()
+            reader.close()
+            assert missed, "the stopped reader's buffers never filled"
         publisher.close()
     return {
         "core": core,
@@ -83,4 +99,16 @@ def measure(core: str, mode: str, requests: int, seed: int) -> dict[str, Any]:
         "thread_us_a_request": 1e6 * thread / requests,
         "process_us_a_request": 1e6 * process / requests,
         "wall_us_a_request": 1e6 * wall / requests,
+        "missed_updates": missed,
     }
+
+
+def _fill(publisher: Any) -> None:
+    """Publish more than the buffers of a reader that does not read can take."""
+    time.sleep(0.5)  # it subscribes in its own time
+    pages = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(FILL_A_FLUSH)]
+    for _ in range(FILL_BLOCKS // FILL_A_FLUSH):
+        for kind in ("node_stored", "node_removed"):
+            publisher.offer([(kind, 1, pages)], len(pages))
+        while publisher.queued_blocks:
+            time.sleep(0.001)

@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,6 +18,12 @@ from common.cli import BenchError
 from common.stats import percentile
 
 PATIENCE_S = 120.0
+# Updates that may wait in the sockets: so many that throughput is measured without loss, and
+# the settings' defaults where it is recovery that is measured.
+NO_LOSS = 100_000
+DEFAULT_SEND_UPDATES, DEFAULT_RECEIVE_UPDATES = 1000, 2000
+# More than the sockets and the replay then hold.
+BEHIND_UPDATES = 20_000
 
 
 def free_ports(count: int) -> list[int]:
@@ -31,9 +38,10 @@ def free_ports(count: int) -> list[int]:
 class Worker:
     """The process of ``worker.py`` on two ports, updates and syncs."""
 
-    def __init__(self, ports: list[int]) -> None:
+    def __init__(self, ports: list[int], send_updates: int = NO_LOSS) -> None:
+        arguments = map(str, (*ports, send_updates))
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("worker.py")), *map(str, ports)],
+            [sys.executable, str(Path(__file__).with_name("worker.py")), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -65,13 +73,13 @@ class Worker:
 
 
 @contextmanager
-def reading(ports: list[int]) -> Iterator[Any]:
+def reading(ports: list[int], receive_updates: int = NO_LOSS) -> Iterator[Any]:
     """A stream that reads the worker on these ports."""
     from sglang.srt.disaggregation.prefix_registry.endpoints import Endpoint
     from sglang.srt.disaggregation.prefix_registry.stream import Expected, Stream
     from sglang.srt.disaggregation.prefix_registry.subscriber import Subscriber
 
-    subscriber = Subscriber(receive_updates=100_000)
+    subscriber = Subscriber(receive_updates=receive_updates)
     stream = Stream(Expected("m", "float32/auto", 16))
     subscriber.follow(stream, Endpoint(*(f"tcp://127.0.0.1:{port}" for port in ports)))
     try:
@@ -111,19 +119,20 @@ def measure(blocks: int, flush: int, updates: int) -> dict[str, Any]:
             row["offer_us_a_flush"] = 1e6 * (told["offered"] - told["start"]) / (blocks / flush)
             row.update(_lag(worker, stream, updates))
             row.update(_gap(worker, stream))
-        with reading(ports) as late:
+        with reading(ports, DEFAULT_RECEIVE_UPDATES) as late:
             start = time.monotonic()
             live = until(lambda: late.state == "live", "the late reader's snapshot")
             row["late_join_s"] = live - start
             row["late_join_blocks"] = late.registry.num_blocks
             worker.kill()
             killed = time.monotonic()
-            worker = Worker(ports)
+            worker = Worker(ports, DEFAULT_SEND_UPDATES)
             live = until(
                 lambda: late.state == "live" and late.counts["restarts"] == 1, "the restart"
             )
             row["restart_s"] = live - worker.ready
             row["restart_process_s"] = worker.ready - killed
+            row.update(_behind(worker, late))
     finally:
         worker.kill()
     return row
@@ -163,3 +172,23 @@ def _gap(worker: Worker, stream: Any) -> dict[str, float]:
     worker.ask("trickle", 1, 0)
     live = until(lambda: stream.counts["gaps"] > gaps and stream.state == "live", "healing the gap")
     return {"gap_s": live - lost[0]}
+
+
+def _behind(worker: Worker, stream: Any) -> dict[str, float]:
+    """Seconds until a reader that stood still knows as many blocks as are cached again."""
+    standing, receive = threading.Event(), stream.receive
+
+    def waiting(payload: bytes) -> None:
+        standing.wait()
+        receive(payload)
+
+    stream.receive = waiting
+    told = worker.ask("trickle", BEHIND_UPDATES, 0)
+    stream.receive = receive
+    start = time.monotonic()
+    standing.set()
+    equal = until(
+        lambda: stream.state == "live" and stream.registry.num_blocks == told["blocks"],
+        "a reader that stood still",
+    )
+    return {"behind_s": equal - start, "behind_gaps": stream.counts["gaps"]}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A publisher process that the benchmark drives over its standard input.
 
-    python worker.py UPDATES_PORT SYNCS_PORT
+    python worker.py UPDATES_PORT SYNCS_PORT SEND_UPDATES
 
 Commands: ``fill BLOCKS FLUSH`` offers that many blocks, ``trickle COUNT INTERVAL_MS`` single
 updates of 4 blocks, each answered with one JSON line. Times are of the system's monotonic clock.
@@ -22,7 +22,7 @@ from sglang.srt.disaggregation.prefix_registry.translate import Translator
 NODE_BLOCKS = 32
 
 
-def main(ports: tuple[int, int]) -> None:
+def main(ports: tuple[int, int], send_updates: int) -> None:
     history = History(Identity("m", "float32/auto", 16, "token", "bench", 0))
     publisher = Publisher(
         history,
@@ -30,7 +30,7 @@ def main(ports: tuple[int, int]) -> None:
         host="127.0.0.1",
         ports=ports,
         queue_blocks=2**31,
-        send_updates=100_000,
+        send_updates=send_updates,
     )
     chance = random.Random(ports[0])
     print(json.dumps({"ready": time.monotonic()}), flush=True)
@@ -59,9 +59,11 @@ def main(ports: tuple[int, int]) -> None:
                 times.append(time.monotonic())
                 publisher.offer([("node_stored", 1, pages)], 4)
                 time.sleep(interval)
-            answer = {"first": first + 1, "times": times}
+            while publisher.queued_blocks:
+                time.sleep(0.001)
+            answer = {"first": first + 1, "times": times, "blocks": history.num_blocks}
         print(json.dumps(answer), flush=True)
 
 
 if __name__ == "__main__":
-    main((int(sys.argv[1]), int(sys.argv[2])))
+    main((int(sys.argv[1]), int(sys.argv[2])), int(sys.argv[3]))

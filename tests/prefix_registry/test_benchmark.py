@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The benchmark's arithmetic, its options and its stopped reader, without servers."""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+
+import pytest
+from identities import identity
+from sglang.srt.disaggregation.prefix_registry.history import History
+from sglang.srt.disaggregation.prefix_registry.publisher import Publisher
+from sglang.srt.disaggregation.prefix_registry.translate import Translator
+
+from common.cli import BenchError
+from prefix_registry import command, ordering, report
+from prefix_registry.pair import PROMPT_TOKENS, random_tokens
+from prefix_registry.publishing import StoppedReader
+from prefix_registry.ratios import ratio_interval
+
+
+def test_interval_of_paired_ratios():
+    base = [10.0, 20.0, 40.0]
+    middle, low, high = ratio_interval([value * 0.9 for value in base], base)
+    assert middle == pytest.approx(0.9) and low == pytest.approx(high)
+    middle, low, high = ratio_interval([10.0, 22.0], [10.0, 20.0])
+    assert middle == pytest.approx(math.sqrt(1.1))
+    # Student's t with one degree of freedom: 12.706 standard errors.
+    assert math.log(high / middle) == pytest.approx(12.706 * math.log(1.1) / 2, rel=1e-4)
+    assert math.isnan(ratio_interval([1.0], [2.0])[1])
+
+
+def test_workload_of_the_order():
+    chance = random.Random(1)
+    prefixes = [random_tokens(chance, 448) for _ in range(2)]
+    load = ordering.arrivals(chance, prefixes, 20, 3.0)
+    assert sum(arrival.cached for arrival in load) == 10
+    assert all(len(arrival.prompt) == PROMPT_TOKENS for arrival in load)
+    assert [a.at_s for a in load] == sorted(a.at_s for a in load) and load[-1].at_s <= 3.0
+    for arrival in load:
+        assert arrival.cached == (list(arrival.prompt[:448]) in prefixes)
+    assert len({tuple(arrival.prompt) for arrival in load}) == 20
+
+
+def test_a_stopped_reader_costs_nothing_and_tells_what_it_missed():
+    history = History(identity())
+    publisher = Publisher(history, Translator(4, bigram=False), host="127.0.0.1", send_updates=4)
+    reader = StoppedReader(publisher.endpoint.updates)
+    try:
+        time.sleep(0.5)  # it subscribes in its own time
+        pages = [random.Random(1).randbytes(32).hex() for _ in range(64)]
+        for _ in range(500):
+            for kind in ("node_stored", "node_removed"):
+                publisher.offer([(kind, 1, pages)], len(pages))
+        while publisher.queued_blocks:
+            time.sleep(0.01)
+        assert publisher.failure is None and publisher.dropped_blocks == 0
+        missed, everything = reader.missed()
+        # 2 MB were published: far beyond its buffers.
+        assert 500 < missed < everything <= 1000
+    finally:
+        reader.close()
+        publisher.close()
+
+
+def test_parts_by_default():
+    parser = command.arguments()
+    assert parser.parse_args([]).parts is None
+    assert parser.parse_args(["--parts", "ordering"]).parts == ["ordering"]
+    assert not set(command.SERVED_PARTS) & set(command.QUICK_PARTS)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--parts", "pears"])
+
+
+def test_a_model_that_is_none_is_named(tmp_path):
+    options = command.arguments().parse_args(["--model", str(tmp_path)])
+    with pytest.raises(BenchError, match="no config.json"):
+        command._model(options)
+
+
+def served_rows():
+    cost = {
+        "reader": "decode",
+        "rounds": 2,
+        "silent_tokens_per_s": 500.0,
+        "publishing_tokens_per_s": 495.0,
+    }
+    for key in ("rate", "cpu"):
+        cost.update({f"{key}_ratio": 0.99, f"{key}_low": 0.97, f"{key}_high": 1.01})
+    orders = []
+    for order in ordering.ORDERS:
+        kinds = {f"ttft_{kind}_mean_s": 1.0 for kind in ("all", "cached", "cold")}
+        orders.append(
+            {"order": order, "requests": 4, "ttft_all_p90_s": 2.0, "ttft_cold_max_s": 3.0, **kinds}
+        )
+    return [cost], orders
+
+
+def test_report_of_the_served_part(tmp_path, capsys):
+    costs, orders = served_rows()
+    targets = report.findings([], [], costs)
+    assert [target["met"] for target in targets] == [False], "its interval reaches below 0.98"
+    assert report.findings([], [], [{**costs[0], "rate_low": 0.98}])[0]["met"]
+    report.show([], [], [], [], costs, orders, targets)
+    shown = capsys.readouterr().out
+    assert "0.990" in shown and "predicted-ready" in shown and "NO" in shown
+    rows = {"tables": [], "cost": [], "publishing": costs, "ordering": orders}
+    report.plot(tmp_path / "plot.png", rows)
+    assert (tmp_path / "plot.png").stat().st_size > 10_000
