@@ -93,3 +93,19 @@ def test_an_unknown_layout_is_refused():
     pool = SimpleNamespace(layout="page_head", page_size=1, target_layer_num=1)
     with pytest.raises(ValueError, match=r"page_head is not supported .*allowed: layer_first"):
         hicache.load_layer(pool, torch.tensor([0]), torch.tensor([0]), 0, is_draft=False)
+
+
+@pytest.mark.parametrize(("free_gib", "fits"), [(3, True), (0.9, False)])
+def test_a_small_machine_may_keep_what_was_asked_for(monkeypatch, free_gib, fits):
+    """Upstream leaves 10 GiB alone, which such a machine may not have in all."""
+    base = pytest.importorskip("sglang.srt.mem_cache.pool_host.base")
+    detect = pytest.importorskip("sglang.srt.platforms.cpu_reference_detect")
+    monkeypatch.setattr(base, "available_host_memory_bytes", lambda **_: int(free_gib * (1 << 30)))
+    monkeypatch.setattr(base, "ranks_per_host", lambda: 1)
+    monkeypatch.setattr(detect, "active", lambda: True)
+    asked = 64 << 20
+    assert (base.host_memory_budget_bytes(asked) >= asked) is fits
+    # What upstream would size by what is free keeps its distance.
+    assert base.host_memory_budget_bytes(auto_size=True) < 0
+    monkeypatch.setattr(detect, "active", lambda: False)
+    assert base.host_memory_budget_bytes(asked) < 0
