@@ -28,7 +28,7 @@ def registry_bootstrap_port() -> int:
 @pytest.fixture(scope="session")
 def alone(serve_with):
     """Greedy outputs of one server without any of this, for ``served.PROMPTS``."""
-    from served import FLAGS, PROMPTS, TOKENS
+    from served_registry import FLAGS, PROMPTS, TOKENS
 
     server = serve_with(FLAGS, name="registry-plain")
     return [server.generate(p, TOKENS, ignore_eos=True)["output_ids"] for p in PROMPTS]
@@ -37,7 +37,7 @@ def alone(serve_with):
 @pytest.fixture
 def pair(serve_with, registry_bootstrap_port, alone):
     """A prefill and a decode server with the registry, their caches empty."""
-    from served import FLAGS
+    from served_registry import FLAGS
 
     flags = {**FLAGS, "enable_cross_instance_cache_sync": True}
     prefill, decode = disaggregated_pair(

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import zmq.auth
 from identities import HEAL_S
-from served import (
+from served_registry import (
     FLAGS,
     LONG,
     NEEDS_A_PAIR,

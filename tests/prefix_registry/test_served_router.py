@@ -7,7 +7,17 @@ import importlib.util
 import sys
 
 import pytest
-from served import NEEDS_A_PAIR, PROMPTS, TOKENS, address, estimates, pages, serve, told, wait_for
+from served_registry import (
+    NEEDS_A_PAIR,
+    PROMPTS,
+    TOKENS,
+    address,
+    estimates,
+    pages,
+    serve,
+    told,
+    wait_for,
+)
 
 from harness import Server, ServerSpec, free_port
 
