@@ -60,8 +60,9 @@ class ServerPool:
         target = model or self.model()
         key = json.dumps([str(target), merged, dict(env or {}), cold], sort_keys=True)
         for other in [other for other in self.running if other != key]:
-            if self.running[other].spec.flags.get("tp_size", 1) > 1:
-                self.running.pop(other).stop()  # upstream's ranks spin while they are idle
+            held = self.running[other].spec.flags
+            if max(held.get("tp_size", 1), held.get("dp_size", 1)) > 1:
+                self.running.pop(other).stop()  # upstream's several ranks spin while idle
         if key in self.running and self.running[key].alive:
             self.running.move_to_end(key)
             return self.running[key]
