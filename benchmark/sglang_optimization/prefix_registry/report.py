@@ -79,12 +79,6 @@ ORDERING = (
     table.Column("held_low", "95 % from", table.number(2)),
     table.Column("held_high", "to", table.number(2)),
 )
-FINDINGS = (
-    table.Column("finding", "finding", text=True),
-    table.Column("value", "measured", table.number(2)),
-    table.Column("wanted", "target", text=True),
-    table.Column("met", "met", lambda met: "yes" if met else "NO", text=True),
-)
 
 
 def add_derived(cost: Rows) -> None:
@@ -177,7 +171,7 @@ def show(
             "half of the requests have a cached prefix; held = decode's slots that wait for KV, "
             "tokens x seconds a round; ratios to arrival",
         ),
-        ("Targets", FINDINGS, targets, None),
+        ("Targets", table.FINDINGS, targets, None),
     ):
         if rows:
             table.show(title, columns, rows, note)
