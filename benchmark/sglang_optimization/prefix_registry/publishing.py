@@ -48,9 +48,11 @@ class StoppedReader:
         while time.monotonic() < end:
             if self._socket.poll(50):
                 message = decode(self._socket.recv_multipart()[-1])
-                got += isinstance(message, Update)
-                seqs.append(message.header.seq)  # type: ignore[union-attr]
-        everything = seqs[-1] - seqs[0] + 1 if seqs else 0
+                update = isinstance(message, Update)
+                got += update
+                # A heartbeat repeats the number of the last update before it.
+                seqs += [message.header.seq - update, message.header.seq]  # type: ignore[union-attr]
+        everything = seqs[-1] - seqs[0] if seqs else 0
         return max(0, everything - got), everything
 
     def close(self) -> None:
