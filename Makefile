@@ -4,6 +4,7 @@
 #   PYTHON=...   interpreter to make the environment from (3.11 to 3.13; found otherwise)
 #   VENV=...     folder of the environment (default .venv)
 #   FORK=wheel   install the fork as a wheel rather than editable
+#   WORKERS=...  processes that run tests, each with servers of its own (default 2)
 #   ARGS=...     passed on: pytest (test), the demo (demo), the benchmarks (bench)
 
 SHELL := /bin/bash
@@ -16,6 +17,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 VENV ?= .venv
 FORK ?= editable
+WORKERS ?= 2
 ARGS ?=
 BIN := $(VENV)/bin
 # --no-compile: Python compiles the tenth of the modules that are ever imported when they are.
@@ -77,7 +79,7 @@ demo: venv
 	@$(BIN)/python benchmark/sglang_optimization/demo.py $(ARGS)
 
 test: venv
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # python/ goes upstream and keeps upstream's line length.
 OURS := benchmark tests tools

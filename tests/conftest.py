@@ -15,6 +15,10 @@ from support.servers import ServerPool
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# The models are so small that threads only wait for each other, and workers share the cores.
+# Servers inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 # In CI a change must not fail for an example that some other change could have drawn; at the
 # desk every run draws new ones.
 settings.register_profile("ci", derandomize=True, database=None)

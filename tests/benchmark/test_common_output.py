@@ -190,3 +190,20 @@ def test_plots_are_saved_and_styles_differ(tmp_path):
     with pytest.raises(cli.BenchError, match=r"cannot write p\.png"):
         with plot.figure(tmp_path / "none" / "p.png"):
             pass
+
+
+def test_interval_of_paired_ratios():
+    base = [10.0, 20.0, 40.0]
+    middle, low, high = stats.ratio_interval([value * 0.9 for value in base], base)
+    assert middle == pytest.approx(0.9) and low == pytest.approx(high)
+    middle, low, high = stats.ratio_interval([10.0, 22.0], [10.0, 20.0])
+    assert middle == pytest.approx(math.sqrt(1.1))
+    # Student's t with one degree of freedom: 12.706 standard errors.
+    assert math.log(high / middle) == pytest.approx(12.706 * math.log(1.1) / 2, rel=1e-4)
+    assert math.isnan(stats.ratio_interval([1.0], [2.0])[1])
+
+
+def test_interval_of_a_median():
+    low, high = stats.median_interval([0.9, 1.0, 1.1] * 9, seed=1)
+    assert 0.9 <= low <= 1.0 <= high <= 1.1
+    assert stats.median_interval([1.0], seed=1) == (1.0, 1.0)

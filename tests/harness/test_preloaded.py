@@ -30,7 +30,7 @@ logs = Path({log_dir!r})
 preloaded = Preloaded(logs)
 with Server(ServerSpec({model!r}, BASE_FLAGS), logs, preloaded.start) as server:
     pids = [process.pid for process in server.processes()]
-    print(json.dumps([*pids, preloaded._process.pid]), flush=True)
+    print(json.dumps([*pids, preloaded.pid]), flush=True)
     time.sleep(60)
 """
 
@@ -106,7 +106,7 @@ def test_when_the_owner_is_killed_nothing_is_left(tiny_model, tmp_path):
 @pytest.mark.e2e
 def test_when_the_preloaded_process_is_gone_its_log_is_shown(tiny_model, tmp_path):
     preloaded = Preloaded(tmp_path)
-    preloaded._process.kill()
+    os.kill(preloaded.pid, signal.SIGKILL)
     with pytest.raises(ServerError, match="preloaded process has ended"):
         Server(ServerSpec(str(tiny_model), BASE_FLAGS), tmp_path, preloaded.start).start()
     preloaded.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import socket
 import sys
+from dataclasses import replace
 
 import pytest
 
-from harness import Server, ServerError, ServerSpec, flag_arguments, serve
+from harness import Server, ServerError, ServerSpec, flag_arguments, free_port, serve
 from support.fakes import fake
 
 
@@ -63,6 +64,22 @@ def test_readiness_waits_for_the_health_page(tmp_path):
 def test_a_server_that_dies_early_is_reported_with_its_log(tmp_path):
     with pytest.raises(ServerError, match=r"(?s)exit status 3.*out of imaginary memory"):
         Server(fake(fail_after=0.2), tmp_path).start().wait_ready()
+
+
+def test_a_start_that_lost_its_port_is_tried_again_with_another(tmp_path):
+    lines = []
+    server = Server(fake(lose_port=str(tmp_path / "lost")), tmp_path)
+    first = server.port
+    with server.start().wait_ready(lines.append):
+        assert server.port != first
+        assert str(server.port) in server.get("/server_info")["argv"]
+    assert any("port was taken" in line for line in lines)
+
+
+def test_a_given_port_that_is_taken_is_an_error(tmp_path):
+    spec = replace(fake(lose_port=str(tmp_path / "lost")), port=free_port())
+    with pytest.raises(ServerError, match="already in use"):
+        Server(spec, tmp_path).start().wait_ready()
 
 
 def test_a_server_that_never_gets_ready_is_stopped_at_the_timeout(tmp_path):

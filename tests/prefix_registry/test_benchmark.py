@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import time
 
@@ -17,18 +16,6 @@ from common.cli import BenchError
 from prefix_registry import command, ordering, report
 from prefix_registry.pair import PROMPT_TOKENS, random_tokens
 from prefix_registry.publishing import StoppedReader
-from prefix_registry.ratios import ratio_interval
-
-
-def test_interval_of_paired_ratios():
-    base = [10.0, 20.0, 40.0]
-    middle, low, high = ratio_interval([value * 0.9 for value in base], base)
-    assert middle == pytest.approx(0.9) and low == pytest.approx(high)
-    middle, low, high = ratio_interval([10.0, 22.0], [10.0, 20.0])
-    assert middle == pytest.approx(math.sqrt(1.1))
-    # Student's t with one degree of freedom: 12.706 standard errors.
-    assert math.log(high / middle) == pytest.approx(12.706 * math.log(1.1) / 2, rel=1e-4)
-    assert math.isnan(ratio_interval([1.0], [2.0])[1])
 
 
 def test_workload_of_the_order():

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random submissions, branches, aborts and retractions on real schedulers.
+"""Random submissions, branches, aborts and retractions on a real scheduler.
 
-    python stress_by_hand.py MODEL JOBS.json
+    python stress_by_hand.py MODEL JOB.json
 
-JOBS: a list of jobs, see ``test_stress.py``. Each runs in a copy of this process, which has
-imported what a scheduler needs.
+JOB: see ``test_stress.py``, which runs this.
 
 Requests branch off what others are generating. Pages are counted one by one every few passes,
 upstream's own checks run at every pass, and at the end every token of every answer is
@@ -13,28 +12,16 @@ compared with what the model alone answers.
 
 from __future__ import annotations
 
-import gc
-import importlib
 import json
-import os
 import random
 import sys
 import time
-import traceback
 
 from greedy_reference import check_answers
 from page_census import census
 
 from support.scheduler_in_process import SchedulerInProcess
 
-# What children would import anew.
-IMPORTS = (
-    "sglang.srt.managers.scheduler",
-    "sglang.srt.models.registry",
-    "sglang.srt.server_args",
-    "sglang.srt.speculative.ngram_worker",
-    "transformers.models.llama.modeling_llama",
-)
 VOCABULARY = range(3, 250)
 MOST_LIVE = 40
 PROMPTS = (1, 3, 9, 17, 40, 130)
@@ -180,7 +167,6 @@ def run_job(model, job):
     began = time.monotonic()
     # Read from the environment when the module was imported.
     scheduler.TEST_RETRACT, scheduler.TEST_RETRACT_INTERVAL = True, job["retract_every"]
-    os.environ["SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND"] = job["core"]
     stress = Stress(job["seed"], job["operations"])
     run = SchedulerInProcess(model, job["flags"], stress, give_up_s=job["give_up_s"])
     started = time.monotonic()
@@ -196,43 +182,6 @@ def run_job(model, job):
         json.dump(found, file)
 
 
-def start(model, job):
-    """Runs ``job`` in a copy of this process; returns its id."""
-    child = os.fork()
-    if child:
-        return child
-    log = os.open(job["log"], os.O_CREAT | os.O_WRONLY | os.O_APPEND)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    code = 1
-    try:
-        run_job(model, job)
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def main(model, path):
-    with open(path) as file:
-        jobs = json.load(file)
-    for name in IMPORTS:
-        importlib.import_module(name)
-    gc.collect()
-    gc.freeze()  # a collection in a copy must not touch every page
-    running = 0
-    for job in jobs:
-        if running == min(2, os.cpu_count() or 1):
-            os.wait()
-            running -= 1
-        start(model, job)
-        running += 1
-    for _ in range(running):
-        os.wait()
-
-
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    with open(sys.argv[2]) as file:
+        run_job(sys.argv[1], json.load(file))

@@ -9,18 +9,23 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from support.copies import Script, run_scripts
 from support.draft_heads import make_eagle3_head, make_eagle_head
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 HERE = Path(__file__).parent
 OPERATIONS = int(os.environ.get("SPEC_RADIX_SHARING_OPERATIONS", "600"))
+GIVE_UP_S = 120 + OPERATIONS * 0.3
+CHECKS = {
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
+    "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
+}
 SHARING = ["--enable-spec-radix-sharing", "--spec-radix-sharing-interval", "8"]
 NGRAM = ["--speculative-algorithm", "NGRAM", "--speculative-num-draft-tokens", "6"]
 # Admits far more than the pool can hold to the end.
@@ -63,18 +68,20 @@ def draft_flags(algorithm, tiny_model, folder):
     ]
 
 
-def job(name, tiny_model, folder):
+def script(name, tiny_model, folder):
     core, algorithm, flags = CASES[name]
-    return {
-        "core": core,
+    job = {
         "flags": [*SHARING, *flags, *draft_flags(algorithm, tiny_model, folder)],
         "retract_every": 9,
         "seed": 17,
         "operations": OPERATIONS,
-        "give_up_s": 120 + OPERATIONS * 0.3,
+        "give_up_s": GIVE_UP_S,
         "result": str(folder / f"{name}.json"),
-        "log": str(folder / f"{name}.log"),
     }
+    path = folder / f"{name}-job.json"
+    path.write_text(json.dumps(job))
+    environment = {**CHECKS, "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core}
+    return Script(HERE / "stress_by_hand.py", [tiny_model, path], environment)
 
 
 @pytest.fixture(scope="module")
@@ -82,35 +89,15 @@ def histories(request, tiny_model, tmp_path_factory):
     """Runs the cases that were selected; returns the folder of their results."""
     here = [item for item in request.session.items if item.path == request.path]
     folder = tmp_path_factory.mktemp("stress")
-    jobs = [job(item.callspec.params["name"], tiny_model, folder) for item in here]
-    (folder / "jobs.json").write_text(json.dumps(jobs))
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
-        "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY": "1",
-        "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE": "1",
-        "SGLANG_CHECK_KV_PAGE_INVARIANTS": "1",
-        # More threads than cores wait for each other in small products.
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, HERE / "stress_by_hand.py", tiny_model, folder / "jobs.json"],
-        check=False,
-        env=environment,
-        timeout=200 + sum(one["give_up_s"] for one in jobs),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    scripts = [script(item.callspec.params["name"], tiny_model, folder) for item in here]
+    run_scripts(scripts, timeout_s=2 * GIVE_UP_S)
     return folder
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_page_has_one_owner_and_every_text_one_answer(name, histories):
     core, _, flags = CASES[name]
-    result = histories / f"{name}.json"
-    assert result.exists(), (histories / f"{name}.log").read_text()[-3000:]
-    found = json.loads(result.read_text())
+    found = json.loads((histories / f"{name}.json").read_text())
     print(name, found)
     assert found["core"].startswith("Rust") == (core == "rust")
     assert found["overlap"] is ("--disable-overlap-schedule" not in flags)

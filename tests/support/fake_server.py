@@ -144,6 +144,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--ready-after", type=float, default=0.0)
     parser.add_argument("--fail-after", type=float)
+    parser.add_argument("--lose-port", help="end as if it were taken, unless this file exists")
     parser.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
     parser.add_argument("--token-seconds", type=float, default=0.0)
     parser.add_argument("--chunk", type=int, default=1)
@@ -157,6 +158,10 @@ def main() -> None:
         time.sleep(options.fail_after)
         print("fake server: out of imaginary memory", flush=True)
         sys.exit(3)
+    if options.lose_port and not os.path.exists(options.lose_port):
+        open(options.lose_port, "w").close()
+        print("OSError: [Errno 98] Address already in use", flush=True)
+        sys.exit(1)
     server = ThreadingHTTPServer((options.host, options.port), Handler)
     server.daemon_threads = True
     server.options = options

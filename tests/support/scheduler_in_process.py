@@ -14,6 +14,7 @@ import json
 import os
 import random
 import sys
+import tempfile
 import threading
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -72,6 +73,10 @@ class SchedulerInProcess:
         from sglang.srt.runtime_context import SpawnRanks, publish
         from sglang.srt.server_args import PortArgs, prepare_server_args
 
+        # The one rank meets itself: a file does, where a port that is found free now may be
+        # another's when it is bound.
+        meeting = Path(tempfile.mkdtemp(prefix="ranks-")) / "store"
+        os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = meeting.as_uri()
         arguments = prepare_server_args(["--model-path", model, *flags])
         ports = PortArgs.init_new(arguments)
         ranks = SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)

@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Percentiles, means and the clock for work that one thread does."""
+"""Percentiles, means, intervals and the clock for work that one thread does."""
 
 from __future__ import annotations
 
 import math
+import random
 import statistics
 import time
-from typing import Sequence
+from collections.abc import Sequence
 
 # CPU time of the calling thread in ns. For work in memory it equals wall time on an
 # idle machine, and does not count what other processes take on a busy one.
@@ -34,3 +35,25 @@ def median(values: Sequence[float]) -> float:
 def mean(values: Sequence[float]) -> float:
     """The arithmetic mean; NaN when empty."""
     return statistics.fmean(values) if values else math.nan
+
+
+def median_interval(values: Sequence[float], seed: int, draws: int = 2000) -> tuple[float, float]:
+    """95 % bootstrap interval of the median."""
+    rng = random.Random(seed)
+    medians = [median(rng.choices(values, k=len(values))) for _ in range(draws)]
+    return percentile(medians, 2.5), percentile(medians, 97.5)
+
+
+def ratio_interval(values: Sequence[float], base: Sequence[float]) -> tuple[float, float, float]:
+    """Geometric mean of the paired ratios ``values[i] / base[i]`` and its 95 % interval.
+
+    Student's t on the logarithms. With one pair the interval is NaN.
+    """
+    from scipy.stats import t
+
+    logs = [math.log(value / other) for value, other in zip(values, base, strict=True)]
+    middle = mean(logs)
+    if len(logs) < 2:
+        return math.exp(middle), math.nan, math.nan
+    half = float(t.ppf(0.975, len(logs) - 1)) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(middle), math.exp(middle - half), math.exp(middle + half)

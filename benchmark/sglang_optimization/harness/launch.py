@@ -40,7 +40,10 @@ class GuardProcess(Protocol):
 
     pid: int
     stdin: IO[bytes] | None
-    returncode: int | None
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit status, once ``poll`` or ``wait`` saw the end."""
 
     def poll(self) -> int | None:
         """Returns the exit status once it has ended."""

@@ -8,27 +8,24 @@ by ``fork``. From there on a start is the usual one: same arguments, same proces
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
-import select
-import signal
-import socket
-import subprocess
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
+from .fork_server import Child, ForkServer, ForkServerEnded
 from .launch import Launch
 from .spec import ServerError, ServerSpec
 
 ZYGOTE = Path(__file__).with_name("zygote.py")
 MODULE = "sglang.launch_server"
-MESSAGE_BYTES = 1 << 17
 # Variables that upstream and Mooncake read when they need them, not when they are imported.
 READ_LATE = {
     "MC_TCP_BIND_ADDRESS",
+    "SGLANG_CHECK_KV_PAGE_INVARIANTS",
     "SGLANG_CPU_OMP_THREADS_BIND",
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_BUSY",
+    "SGLANG_ENABLE_STRICT_MEM_CHECK_DURING_IDLE",
     "SGLANG_HOST_IP",
     "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND",
 }
@@ -43,19 +40,15 @@ class Preloaded:
     def __init__(self, log_dir: Path) -> None:
         log_dir.mkdir(parents=True, exist_ok=True)
         self.log_path = log_dir / "preloaded.log"
-        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {**os.environ}
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
-        with theirs, self.log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, str(ZYGOTE), str(theirs.fileno()), MODULE],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env=environment,
-                pass_fds=[theirs.fileno()],
-                start_new_session=True,
-            )
+        with self.log_path.open("wb") as log:
+            self._forks = ForkServer(ZYGOTE, [MODULE], environment, log)
+
+    @property
+    def pid(self) -> int:
+        """Process id of the process with the imports."""
+        return self._forks.pid
 
     @staticmethod
     def can_start(spec: ServerSpec) -> bool:
@@ -86,25 +79,16 @@ class Preloaded:
         }
         read, write = os.pipe()
         try:
-            answer = self.ask(message, [read, launch.log.fileno()])
-        except BaseException:
+            child = self._forks.fork(message, [read, launch.log.fileno()])
+        except ForkServerEnded as error:
             os.close(write)
-            raise
+            log = self.log_path.read_text(errors="replace")[-4000:]
+            raise ServerError(
+                f"the preloaded process has ended; {self.log_path}:\n{log}"
+            ) from error
         finally:
             os.close(read)
-        return ForkedGuard(self, answer["pid"], os.fdopen(write, "wb"))
-
-    def ask(self, message: dict[str, Any], fds: list[int] | None = None) -> dict[str, Any]:
-        """Sends one message, with file descriptors, and returns the answer."""
-        try:
-            socket.send_fds(self._control, [json.dumps(message).encode()], fds or [])
-            answer = self._control.recv(MESSAGE_BYTES)
-        except OSError:
-            answer = b""
-        if not answer:
-            log = self.log_path.read_text(errors="replace")[-4000:]
-            raise ServerError(f"the preloaded process has ended; {self.log_path}:\n{log}")
-        return json.loads(answer)
+        return ForkedGuard(child, os.fdopen(write, "wb"))
 
     def __enter__(self) -> Preloaded:
         return self
@@ -114,40 +98,19 @@ class Preloaded:
 
     def close(self) -> None:
         """Ends the process; its servers must have been stopped."""
-        self._control.close()
-        self._process.wait()
+        self._forks.close()
 
 
 class ForkedGuard:
     """A guard that is another process's child; see ``launch.GuardProcess``."""
 
-    def __init__(self, parent: Preloaded, pid: int, stdin: IO[bytes]) -> None:
-        self.pid = pid
+    def __init__(self, child: Child, stdin: IO[bytes]) -> None:
+        self.pid = child.pid
         self.stdin: IO[bytes] | None = stdin
-        self.returncode: int | None = None
-        self._parent = parent
-        # Its parent does not collect it before it is asked to, so the id is still its own.
-        self._ended = os.pidfd_open(pid)
+        self.poll, self.wait, self.kill = child.poll, child.wait, child.kill
+        self._child = child
 
-    def poll(self) -> int | None:
-        """Returns the exit status once it has ended."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.wait(0.0)
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        """Waits for the end; ``subprocess.TimeoutExpired`` after ``timeout`` seconds."""
-        if self.returncode is None:
-            if not select.select([self._ended], [], [], timeout)[0]:
-                raise subprocess.TimeoutExpired("guard", timeout or 0.0)
-            try:
-                self.returncode = self._parent.ask({"collect": self.pid})["status"]
-            except ServerError:  # its parent died before it, and its status with that
-                self.returncode = -1
-            os.close(self._ended)
-        return self.returncode
-
-    def kill(self) -> None:
-        """Sends SIGKILL."""
-        if self.returncode is None:
-            signal.pidfd_send_signal(self._ended, signal.SIGKILL)
+    @property
+    def returncode(self) -> int | None:
+        """Exit status, once ``poll`` or ``wait`` saw the end."""
+        return self._child.returncode

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -26,6 +27,7 @@ from .preloaded import Preloaded
 from .spec import ServerError, ServerSpec, free_port
 
 RUN_MARK = "SGLANG_HARNESS_RUN"
+PORT_TAKEN = re.compile(r"EADDRINUSE|(address|port) (is )?already in use", re.IGNORECASE)
 Report = Callable[[str], None]
 
 
@@ -61,12 +63,11 @@ class Server:
     ) -> None:
         self.spec = spec
         self._start_guard = start_guard
-        self.port = spec.port or free_port(spec.host)
-        self.url = f"http://{spec.host}:{self.port}"
         self.mark = uuid.uuid4().hex
-        folder = Path(log_dir) if log_dir else Path(tempfile.gettempdir()) / "sglang-harness"
-        folder.mkdir(parents=True, exist_ok=True)
-        self.log_path = folder / f"{spec.name}-{self.port}-{self.mark[:6]}.log"
+        self._log_dir = Path(log_dir) if log_dir else Path(tempfile.gettempdir()) / "sglang-harness"
+        self._log_dir.mkdir(parents=True, exist_ok=True)
+        self._choose_port()
+        self._may_choose_again = spec.port is None
         self.ready_s: float | None = None
         self._guard: GuardProcess | None = None
         self._started_at = 0.0
@@ -74,6 +75,11 @@ class Server:
         self._seen: set[psutil.Process] = set()
         self._http = requests.Session()
         self._http.trust_env = False  # a proxy setting must not divert loopback traffic
+
+    def _choose_port(self) -> None:
+        self.port = self.spec.port or free_port(self.spec.host)
+        self.url = f"http://{self.spec.host}:{self.port}"
+        self.log_path = self._log_dir / f"{self.spec.name}-{self.port}-{self.mark[:6]}.log"
 
     # Life
 
@@ -103,16 +109,27 @@ class Server:
     def wait_ready(self, report: Report = lambda line: None) -> Server:
         """Waits until the server takes requests; stops it when that fails.
 
+        Ports, ours and those that the server picks for itself, are found free before they are
+        bound. A start that another program's bind spoilt is tried once more, with other ports,
+        unless ``spec.port`` is set.
+
         ``report`` receives a line every five seconds: elapsed time and the log's last line.
 
         Raises:
             ServerError: the process ended, or ``ready_timeout_s`` went by.
         """
-        deadline = self._started_at + self.spec.ready_timeout_s
         next_report = time.monotonic() + 5.0
         try:
             while not self._answers():
                 now = time.monotonic()
+                deadline = self._started_at + self.spec.ready_timeout_s
+                if not self.alive and self._may_choose_again and self._lost_a_port():
+                    report(f"{self.spec.name}: a port was taken meanwhile, starting again")
+                    self._may_choose_again = False
+                    self.stop()
+                    self._choose_port()
+                    self.start()
+                    continue
                 if not self.alive:
                     code = self._guard.returncode if self._guard else None
                     raise self.error(f"ended with exit status {code} before it was ready")
@@ -136,6 +153,9 @@ class Server:
             return self._http.get(self.url + self.spec.ready_path, timeout=5).status_code == 200
         except requests.RequestException:
             return False
+
+    def _lost_a_port(self) -> bool:
+        return any(PORT_TAKEN.search(line) for line in self.log_tail(200))
 
     @property
     def alive(self) -> bool:

@@ -3,11 +3,9 @@
 
     python zygote.py CONTROL_FD MODULE
 
-``preloaded.py`` holds the other end of CONTROL_FD, a packet socket, and asks in JSON:
-
-- ``{"arguments", "environment", "grace_s", "scratch"}`` with two descriptors, the guard's
-  standard input and the log: forks a guard, which forks the server; answers ``{"pid"}``.
-- ``{"collect": pid}``: answers ``{"status"}`` of a guard that has ended.
+``preloaded.py`` holds the other end of CONTROL_FD (see ``fork_server.py``) and sends
+``{"arguments", "environment", "grace_s", "scratch"}`` with two descriptors, the guard's
+standard input and the log: a guard is forked, which forks the server.
 
 Ends when the other end is closed. What a server's own processes would import again under
 multiprocessing's ``spawn`` they inherit too: they are forked from a copy of this process made
@@ -16,9 +14,7 @@ before the server ran anything. Standard library only, but for what MODULE impor
 
 from __future__ import annotations
 
-import gc
 import importlib
-import json
 import multiprocessing
 import multiprocessing.forkserver
 import multiprocessing.resource_tracker
@@ -35,39 +31,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import guard
+from fork_server import serve_forks
 
-MESSAGE_BYTES = 1 << 17
 # What launching imports late: the HTTP server, and in the scheduler every model's module.
 LATE = ["sglang.srt.entrypoints.http_server", "sglang.srt.models.registry"]
 
 
 class BecomeServer(BaseException):
     """Unwinds the stack of the process that is to be the server."""
-
-
-def serve_requests(control: socket.socket) -> list[str]:
-    """Answers until the other end is closed; returns arguments in a process that is to serve.
-
-    Raises:
-        SystemExit: the other end was closed, or this is a guard whose server has ended.
-    """
-    while True:
-        data, fds, _, _ = socket.recv_fds(control, MESSAGE_BYTES, 2)
-        if not data:
-            sys.exit(0)
-        message = json.loads(data)
-        if "collect" in message:
-            _, raw = os.waitpid(message["collect"], 0)
-            answer = {"status": os.waitstatus_to_exitcode(raw)}
-        else:
-            pid = os.fork()
-            if pid == 0:
-                control.close()
-                return become_guard(message, *fds)
-            for descriptor in fds:
-                os.close(descriptor)
-            answer = {"pid": pid}
-        control.send(json.dumps(answer).encode())
 
 
 def become_guard(message: dict, stdin: int, log: int) -> list[str]:
@@ -152,9 +123,8 @@ def main(control_fd: int, module: str) -> None:
         importlib.import_module(name)
     if "setproctitle" in sys.modules:  # it finds the title's place by what a start leaves there
         sys.modules["setproctitle"].getproctitle()
-    gc.collect()
-    gc.freeze()  # a collection in a copy must not touch every page
-    arguments = serve_requests(control)
+    message, fds = serve_forks(control)
+    arguments = become_guard(message, *fds)
     inherit_imports()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)

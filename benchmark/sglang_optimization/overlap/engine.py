@@ -158,7 +158,7 @@ def compare(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
             # Over the better mode, dynamic looks worst.
             pick = min if larger_is_better else max
             better = pick(medians, key=medians.__getitem__)
-            low, high = interval(ratios[better], seed)
+            low, high = stats.median_interval(ratios[better], seed)
             found.append(
                 {
                     "workload": workload,
@@ -173,13 +173,6 @@ def compare(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
                 }
             )
     return found
-
-
-def interval(values: Sequence[float], seed: int, draws: int = 2000) -> tuple[float, float]:
-    """95 % bootstrap interval of the median."""
-    rng = random.Random(seed)
-    medians = [stats.median(rng.choices(values, k=len(values))) for _ in range(draws)]
-    return stats.percentile(medians, 2.5), stats.percentile(medians, 97.5)
 
 
 def decisions(server: Server) -> list[dict[str, Any]]:

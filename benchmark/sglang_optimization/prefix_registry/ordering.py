@@ -17,11 +17,10 @@ from typing import Any
 import aiohttp
 
 from common.cli import BenchError
-from common.stats import mean, percentile
+from common.stats import mean, percentile, ratio_interval
 from harness import Result
 
 from .pair import PROMPT_TOKENS, Pair, random_tokens
-from .ratios import ratio_interval
 
 NEW_TOKENS = 4
 OWN_TOKENS = 64

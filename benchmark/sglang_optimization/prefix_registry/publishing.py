@@ -11,10 +11,10 @@ from typing import Any
 import psutil
 import zmq
 
+from common import stats
 from harness import Server
 
 from .pair import PROMPT_TOKENS, Pair, random_tokens
-from .ratios import ratio_interval
 
 CLIENTS = 4
 # The publisher's queue for one reader, and the stopped reader's buffers: small, so that
@@ -115,7 +115,7 @@ def measure(
         if stopped:
             row["missed"], row["published"] = reader.missed()
     for key, values in (("rate", rates), ("cpu", cpu)):
-        middle, low, high = ratio_interval(values["publishing"], values["silent"])
+        middle, low, high = stats.ratio_interval(values["publishing"], values["silent"])
         row.update({f"{key}_ratio": middle, f"{key}_low": low, f"{key}_high": high})
     for name in arms:
         row[f"{name}_tokens_per_s"] = sum(rates[name]) / rounds
