@@ -15,9 +15,8 @@ from . import dynamo_indexer, report, tables, transport
 QUICK_PARTS = ("tables", "transport", "cost")
 SERVED_PARTS = ("publishing", "ordering")
 PARTS = (*QUICK_PARTS, *SERVED_PARTS)
-ROUNDS = 6
+ROUNDS = {"publishing": 6, "ordering": 3}
 PROMPTS = 4
-ORDER_ROUNDS = 3
 ORDER_REQUESTS = 12
 ORDER_SPAN_S = 3.0
 
@@ -52,18 +51,19 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--rounds",
         type=cli.positive,
-        default=ROUNDS,
+        default=argparse.SUPPRESS,
         metavar="N",
-        help="turns of each side in the part publishing",
+        help="turns of each side in the served parts "
+        f"(default: {', '.join(f'{part} {count}' for part, count in ROUNDS.items())})",
     )
     parser.add_argument(
         "--prompts",
         type=cli.positive,
         default=PROMPTS,
         metavar="N",
-        help="prompts of such a turn; so many that a turn takes seconds",
+        help="prompts of a turn of publishing; so many that it takes seconds",
     )
-    parser.set_defaults(blocks=None, parts=None)
+    parser.set_defaults(blocks=None, parts=None, rounds=None)
     cli.add_output_options(parser)
     return parser
 
@@ -172,7 +172,7 @@ def _serve(options: argparse.Namespace, parts: list[str]) -> dict[str, list[dict
             row = publishing.measure(
                 pair.Pair(running["silent"], first.decode),
                 first,
-                rounds=options.rounds,
+                rounds=options.rounds or ROUNDS["publishing"],
                 prompts=options.prompts,
                 seed=options.seed + stopped,
                 stopped=stopped,
@@ -183,7 +183,7 @@ def _serve(options: argparse.Namespace, parts: list[str]) -> dict[str, list[dict
             steps.start("order of decode's queue")
             rows["ordering"] = ordering.measure(
                 pairs,
-                rounds=ORDER_ROUNDS,
+                rounds=options.rounds or ROUNDS["ordering"],
                 requests=ORDER_REQUESTS,
                 span_s=ORDER_SPAN_S,
                 seed=options.seed,
