@@ -247,6 +247,7 @@ class _TokenClock:
         now = time.perf_counter()
         if self.result.ttft_s is None:
             self.result.ttft_s = now - self.begin
+            self.last = now  # the rest of the first chunk came with its first token
             tokens -= 1
         if tokens:
             gap = (now - self.last) / tokens
