@@ -38,6 +38,10 @@ class FakeCorpus:
     def __init__(self, names: dict[str, int]):
         self.names, self.put, self.got = names, [], []
 
+    def load_external_corpus_named(self, name, chunks):
+        self.names[name] = sum(map(len, chunks))
+        return self.names[name]
+
     def list_external_corpora(self):
         return self.names
 
@@ -142,3 +146,31 @@ def test_the_corpus_is_asked_where_it_holds_anything(corpora, learns, asked):
     if asked:
         assert corpus.got[0] == ([[1, 2, 3]], [3])
     assert corpus.put == ([[[1, 2, 3]]] if learns else [])
+
+
+@pytest.mark.parametrize(
+    ("running", "ranks", "budget", "refusal"),
+    [
+        (True, 1, 4, None),
+        (False, 2, 4, None),  # at start-up all ranks load before the first step
+        (True, 2, 4, "start-up only .*-corpus-path"),
+        (True, 1, 0, "no effect with --speculative-ngram-external-sam-budget 0"),
+    ],
+)
+def test_a_corpus_is_loaded_where_ranks_keep_equal_drafts(
+    monkeypatch, running, ranks, budget, refusal
+):
+    from sglang.srt.speculative.suffix_automaton import worker as module
+
+    spec = SimpleNamespace(speculative_ngram_external_sam_budget=budget)
+    monkeypatch.setattr(module, "get_spec", lambda: spec)
+    monkeypatch.setattr(module, "get_parallel", lambda: SimpleNamespace(tp_size=ranks))
+    worker = make_worker()
+    if not running:
+        del worker.proposer
+    if refusal is None:
+        assert worker.add_external_corpus("docs", [[1, 2], [3]]) == 3
+    else:
+        with pytest.raises(ValueError, match=refusal):
+            worker.add_external_corpus("docs", [[1, 2], [3]])
+    assert worker.ngram_corpus.names == ({"docs": 3} if refusal is None else {})

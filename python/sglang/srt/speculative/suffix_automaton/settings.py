@@ -10,7 +10,6 @@ from typing import Any
 
 FLAG = "--speculative-ngram-use-sam"
 PREFIX = "speculative_ngram_sam_"
-CORPUS_CHOICES = ("external", "always")
 # Flag (without the prefix) -> setting of the proposer that it becomes.
 _SETTINGS = {
     "mode": "mode",

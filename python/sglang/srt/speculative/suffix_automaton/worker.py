@@ -41,6 +41,8 @@ _METRICS_INTERVAL = 32
 class SuffixAutomatonWorker(FittedVerifyWorker):
     """See the module; constructed as ``NGRAMWorker`` is."""
 
+    proposer: Any = None  # made after the corpus of the flags was loaded
+
     def __init__(self, server_args, *args: Any, **kwargs: Any):
         super().__init__(server_args, *args, **kwargs)
         spec = get_spec()
@@ -76,6 +78,26 @@ class SuffixAutomatonWorker(FittedVerifyWorker):
             external_sam_budget=spec.speculative_ngram_external_sam_budget,
             external_corpus_max_tokens=spec.speculative_ngram_external_corpus_max_tokens,
         )
+
+    def add_external_corpus(self, corpus_id: str, token_chunks: list[list[int]]) -> int:
+        """Loads a corpus; returns its tokens.
+
+        Raises:
+            ValueError: it could have no effect, or ranks would meet it at different
+                steps, draft differently and learn different weights for good.
+        """
+        if get_spec().speculative_ngram_external_sam_budget <= 0:
+            raise ValueError(
+                "external corpora have no effect with "
+                "--speculative-ngram-external-sam-budget 0: give the number of nodes "
+                "of a draft that they may take"
+            )
+        if self.proposer is not None and get_parallel().tp_size > 1:
+            raise ValueError(
+                "with --speculative-ngram-use-sam and --tp-size > 1 corpora can be "
+                "loaded at start-up only (--speculative-ngram-external-corpus-path)"
+            )
+        return super().add_external_corpus(corpus_id, token_chunks)
 
     def clear_cache_pool(self) -> None:
         """Forgets requests, shared outputs and the corpus, on a cache flush."""
