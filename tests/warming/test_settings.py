@@ -30,6 +30,7 @@ def arguments(tmp_path):
             "disaggregation_mode": "null",
             "dllm_algorithm": None,
             "enable_pdmux": False,
+            "enable_dp_attention": False,
             "schedule_policy": "fcfs",
         }
         return SimpleNamespace(**{**values, **changed})
@@ -43,6 +44,10 @@ def test_good_arguments_pass(arguments):
     check_cache_warming(arguments(cache_warming_mode="tree", schedule_policy="lpm"))
     # fcfs with priorities, ordered by prefix within each.
     check_cache_warming(arguments(cache_warming_mode="tree", schedule_policy_config={}))
+    # Hints compute nothing, so nothing makes a control request wait in one group only.
+    check_cache_warming(
+        arguments(cache_warming_mode="tree", schedule_policy="lpm", enable_dp_attention=True)
+    )
     check_cache_warming(arguments(cache_warming_prompts=None))
 
 
@@ -58,6 +63,7 @@ def test_good_arguments_pass(arguments):
         ({"cache_warming_budget_tokens": -4}, "budget-tokens -4 is not allowed"),
         ({"disable_radix_cache": True}, "cannot be combined with --disable-radix-cache"),
         ({"disaggregation_mode": "decode"}, "a decode instance prefills nothing"),
+        ({"enable_dp_attention": True}, "--enable-dp-attention in --cache-warming-mode kv"),
         ({"cache_warming_mode": "tree"}, "lpm or dfs-weight reads it; got fcfs"),
         (
             {

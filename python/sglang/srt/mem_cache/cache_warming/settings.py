@@ -123,6 +123,13 @@ def check_cache_warming(cfg: Any) -> None:
             raise ValueError(f"{FLAG} cannot be combined with {name}: {why}")
     if cfg.cache_warming_mode == "tree":
         _check_tree_mode(cfg)
+    elif cfg.enable_dp_attention:
+        raise ValueError(
+            f"{FLAG} cannot be combined with --enable-dp-attention in {MODE_FLAG} kv: "
+            "a control request waits for the end of a group's own step, while the "
+            "other groups take it at once; only mode tree, which computes nothing, "
+            "is allowed"
+        )
 
     from sglang.srt.mem_cache.cache_warming.prompt_file import load_prompt_file
 
