@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import pytest
+from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
 from sglang.srt.mem_cache.cache_warming.prompt_file import PromptError
 from sglang.srt.mem_cache.cache_warming.steps import HintStep, PinStep, UnpinStep
+from sglang.srt.mem_cache.cache_warming.tree import drop_prefix
 from warming_world import CORES, World, prompt
 
 both_cores = pytest.mark.parametrize("core", CORES)
@@ -236,6 +238,49 @@ def test_a_kept_cache_is_dropped_when_the_weights_change(tmp_path, core):
     # Both were computed in full again; what is not ours stayed.
     assert len(world.prefills()) == 2 * before
     assert world.cached(range(1000, 1030)) == 30
+
+
+@both_cores
+def test_what_a_session_holds_is_not_dropped(tmp_path, core):
+    """A streaming session keeps its lock between turns, while the engine is idle."""
+    world = World(tmp_path, [prompt("a", 0, 40), prompt("b", 500, 20)], core=core)
+    world.idle()
+    found = world.cache.match_prefix(MatchPrefixParams(key=_key(range(30)).radix_key()))
+    lock = world.cache.lock(found.last_device_node)
+    assert drop_prefix(world.cache, _key(range(40))) == 10
+    assert world.cached(range(40)) == world.cache.protected_size() == 30
+    world.planner.on_weights_changed()
+    world.idle()
+    assert world.cached(range(40)) == 40
+    world.cache.unlock(lock)
+    assert world.cache.protected_size() == 0
+    assert drop_prefix(world.cache, _key(range(40))) == 40
+
+
+@both_cores
+@pytest.mark.parametrize("page_size", [1, 8])
+def test_a_tree_of_token_pairs_is_pinned_and_dropped(tmp_path, core, page_size):
+    """EAGLE's: n tokens are n - 1 pairs."""
+    world = World(
+        tmp_path,
+        [prompt("a", 0, 41, pin_seconds=99), prompt("b", 500, 20)],
+        core=core,
+        page_size=page_size,
+        is_eagle=True,
+    )
+    world.idle()
+    assert world.states() == {"a": "warm", "b": "warm"}
+    assert world.entry("a")["pinned"]
+    assert world.cache.protected_size() == 40
+    before = len(world.prefills())
+    world.pins.release()
+    world.planner.on_weights_changed()
+    while world.planner._outbox:
+        world.take(world.planner.next_step())
+    assert world.cache.total_size()[0] == 0
+    world.idle()
+    assert world.states() == {"a": "warm", "b": "warm"}
+    assert len(world.prefills()) == 2 * before
 
 
 @both_cores

@@ -48,6 +48,7 @@ class World:
         core: str = "rust",
         page_size: int = 1,
         capacity: int = 256,
+        is_eagle: bool = False,
         chunk: int = 16,
         budget: int | None = None,
         seconds: Callable[[int], float] = lambda tokens: 0.5,
@@ -55,7 +56,10 @@ class World:
     ) -> None:
         path = folder / "prompts.json"
         path.write_text(json.dumps({"prompts": prompts}))
-        self.cache = make_cache(capacity=capacity, page_size=page_size, core=core)
+        self.cache = make_cache(
+            capacity=capacity, page_size=page_size, core=core, is_eagle=is_eagle
+        )
+        self.tail = int(is_eagle)
         self.pins = PinTable(self.cache)
         self.clock = Clock()
         self.metrics = WarmingMetrics()
@@ -70,6 +74,7 @@ class World:
                 chunk_tokens=chunk,
                 budget_tokens=capacity if budget is None else budget,
                 page_size=page_size,
+                uncached_tail=self.tail,
                 **settings,
             ),
             cached_tokens=lambda key: cached_tokens(self.cache, key),
@@ -85,7 +90,7 @@ class World:
         """Compute ``key`` as a request would; False if the pool has no room."""
         cache, page = self.cache, self.cache.page_size
         radix_key = key.radix_key()
-        units = len(key.tokens) // page * page
+        units = (len(key.tokens) - self.tail) // page * page
         found = cache.match_prefix(MatchPrefixParams(key=radix_key))
         if units <= found.device_prefix_len:
             return True
@@ -97,10 +102,13 @@ class World:
         slots = allocator.alloc(need)
         if slots is not None:
             path = cache.path_device_indices(found.last_device_node)
-            values = torch.cat([path[: found.device_prefix_len], slots])
+            # A value a token; the last one of EAGLE's pairs has none of its own.
+            values = torch.cat(
+                [path[: found.device_prefix_len], slots, slots[len(slots) - self.tail :]]
+            )
             cache.insert(
                 InsertParams(
-                    key=key.upto(units).radix_key(),
+                    key=key.upto(units + self.tail).radix_key(),
                     value=values,
                     prev_prefix_len=found.device_prefix_len,
                 )

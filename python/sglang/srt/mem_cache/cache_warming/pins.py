@@ -5,12 +5,9 @@ from __future__ import annotations
 
 from typing import NamedTuple, Optional
 
-from sglang.srt.mem_cache.base_prefix_cache import (
-    BasePrefixCache,
-    MatchPrefixParams,
-    TreeLock,
-)
+from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams, TreeLock
 from sglang.srt.mem_cache.cache_warming.prefix_index import PrefixKey
+from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
 
 class _Pin(NamedTuple):
@@ -25,7 +22,7 @@ class PinTable:
     be forgotten, not released (a stale release raises KeyError).
     """
 
-    def __init__(self, tree_cache: BasePrefixCache):
+    def __init__(self, tree_cache: UnifiedRadixCache):
         self._tree_cache = tree_cache
         self._pins: dict[str, _Pin] = {}
 
@@ -40,7 +37,9 @@ class PinTable:
         """
         self.unpin(name)
         match = self._tree_cache.match_prefix(MatchPrefixParams(key=key.radix_key()))
-        if match.device_prefix_len < len(key.tokens):
+        # Under EAGLE the tree counts pairs of tokens, one fewer.
+        tail = int(self._tree_cache.tree_core.is_eagle)
+        if match.device_prefix_len < len(key.tokens) - tail:
             return False
         lock = self._tree_cache.lock(match.last_device_node)
         self._pins[name] = _Pin(lock, lora_id)

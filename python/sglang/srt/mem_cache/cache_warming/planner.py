@@ -145,6 +145,10 @@ class Planner:
     def _target(self, entry: Entry) -> int:
         return self.settings.cacheable(len(entry.tokens))
 
+    def _target_key(self, entry: Entry) -> PrefixKey:
+        """What the tree must be asked for to be given all that it can hold of it."""
+        return entry.key.upto(self._target(entry) + self.settings.uncached_tail)
+
     # ---- what happened elsewhere ----------------------------------------
 
     def on_traffic(self) -> None:
@@ -167,7 +171,7 @@ class Planner:
             return
         stale = [e for e in self._listing.listed if e.tokens is not None and e.cached]
         unpin = [UnpinStep(e.name) for e in stale if e.pinned]
-        drop = [DropStep(e.name, e.key.upto(self._target(e))) for e in stale]
+        drop = [DropStep(e.name, self._target_key(e)) for e in stale]
         self._forget_all()
         self._outbox.extend([*unpin, *drop])
 
@@ -293,8 +297,7 @@ class Planner:
             return True, HintStep(entry.name, entry.key)
         if entry.state is EntryState.WARM:
             if not entry.pinned and entry.pin_until > self._clock():
-                key = entry.key.upto(self._target(entry))
-                return True, PinStep(entry.name, key, entry.lora_id)
+                return True, PinStep(entry.name, self._target_key(entry), entry.lora_id)
             return False, None
         if entry.settled_epoch == self._epoch:
             return False, None
