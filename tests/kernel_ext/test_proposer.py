@@ -334,6 +334,30 @@ def test_pauses_grow_while_nothing_is_accepted():
     assert runs[:3] == [16, 32, 64]
 
 
+def rows(seed: int, length: int) -> list[int]:
+    """Text of a table: equal columns of three values."""
+    rng = random.Random(seed)
+    text: list[int] = []
+    while len(text) < length:
+        text += [1, 100 + rng.randrange(3), 2, 120 + rng.randrange(3), 90]
+    return text[:length]
+
+
+def test_a_surprise_after_a_long_run_spoils_no_weight():
+    """All contexts of a run are sure and wrong at its end: what is left of the blend is 0."""
+    ours = proposer(draft_token_num=12)
+    outputs = [rows(0, 900), rows(1, 900), [*rows(2, 200), *[50] * 80, 60]]
+    for request, output in enumerate(outputs):
+        ours.begin(request, [700])
+        for token in output:
+            ours.step([request], [[token]])
+    ours.begin(9, [5] * 60)
+    for token in [*[5] * 31, 300, *[5] * 30]:
+        batch = ours.step([9], [[token]])
+    assert np.isfinite(batch.probabilities).all()
+    assert paths(batch)[(5,)] > 0.5  # 0.001 once a weight is no number
+
+
 def test_threads_share_one_proposer():
     ours = proposer(share_outputs=False)
     text = {r: wordy(r, 600) for r in range(4)}

@@ -10,6 +10,9 @@ namespace {
 
 constexpr uint32_t kSkipLength = 8;
 constexpr float kFirstGuess = 1e-4f;      // probability of a token that no context lists
+// Dozens of confident contexts that all miss the truth take q to 0 in single precision, and the
+// responsibility of the next one would be 0 / 0: a weight that is not a number stays one for all.
+constexpr float kLeastProbability = 1e-30f;
 constexpr float kDiscount = 0.9f;         // estimates are multiplied by it when paths are compared
 constexpr float kMaxProbability = 0.995f;
 // Mass left to weaker contexts at which blending stops.
@@ -306,7 +309,7 @@ void Blender::learn(const Histories& histories, const Position& position, uint32
     const float explained = c.weight * share;
     const float mixed = explained + (1 - c.weight) * q;
     mixing_.learn(c.cell, explained / mixed);
-    q = mixed;
+    q = std::max(mixed, kLeastProbability);
   }
   if (!config_.full) return;
   uint32_t chosen[kBest];
