@@ -334,6 +334,15 @@ def test_pauses_grow_while_nothing_is_accepted():
     assert runs[:3] == [16, 32, 64]
 
 
+def test_a_step_that_drafted_nothing_is_no_failure():
+    ours = proposer(pause_below=0.5, pause_window=8, threshold=1.0, share_outputs=False)
+    ours.begin(1, [1, 2, 3, 4] * 10)
+    for token in range(100, 140):
+        assert ours.step([1], [[token]]).sizes.tolist() == [1]
+    counters = ours.counters()
+    assert counters["pauses"] == counters["paused_steps"] == 0
+
+
 def rows(seed: int, length: int) -> list[int]:
     """Text of a table: equal columns of three values."""
     rng = random.Random(seed)

@@ -257,7 +257,7 @@ void Proposer::observe(Request& r, size_t accepted) {
 void Proposer::append(uint64_t id, const int64_t* tokens, size_t count) {
   Request& r = request(id);
   r.used = ++clock_;
-  if (r.drafted && count) observe(r, count - 1);
+  if (r.offered && count) observe(r, count - 1);
   int32_t hint_node = r.hint.token.empty() ? kOffHint : 0;
   for (size_t i = 0; i < count; ++i) {
     const uint32_t token = token_of(tokens[i]);
@@ -268,7 +268,7 @@ void Proposer::append(uint64_t id, const int64_t* tokens, size_t count) {
     append_shared(r, token);
   }
   r.length += count;
-  r.drafted = false;
+  r.drafted = r.offered = false;
 }
 
 void Proposer::propose(uint64_t id, const int64_t* hint_tokens, const int32_t* hint_parents, DraftTree& tree) {
@@ -305,6 +305,7 @@ void Proposer::propose(uint64_t id, const int64_t* hint_tokens, const int32_t* h
   builder_.build(blender_, histories(r), r.hint.token.empty() ? nullptr : &r.hint, tokens, available, tree);
   totals_.drafted += tree.size - 1;
   r.drafted = true;
+  r.offered = tree.size > 1;
 }
 
 // Writes tree_ to place `at` of the batch.

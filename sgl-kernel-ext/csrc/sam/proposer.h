@@ -90,7 +90,8 @@ class Proposer {
     uint32_t space = 0;
     uint64_t epoch = 0;
     uint32_t last = kNone, last_next = kNone;  // end of this request's text in the shared index
-    bool drafted = false;       // the last step drafted, so what comes now was verified
+    bool drafted = false;       // the last step looked for drafts: what comes now was verified
+    bool offered = false;       // and it found some
     float rate = 0;             // rolling mean of accepted drafts a step
     uint32_t measured = 0;      // steps in it
     uint32_t pause = 0;         // steps still without drafts

@@ -62,7 +62,8 @@ class ProposerConfig:
     each counts for 64 tokens more than it holds."""
     pause_below: float = 0.0
     """A request whose rolling mean of accepted drafts a step falls below this pauses drafting for
-    16 steps, tries for 4, then pauses twice as long, up to 256. 0: never."""
+    16 steps, tries for 4, then pauses twice as long, up to 256. 0: never. Steps that draft nothing
+    (`threshold`) do not count."""
     pause_window: int = 32
     """Steps of the rolling mean."""
 
