@@ -97,6 +97,20 @@ def test_what_a_topic_did_is_taken_back_with_it(
     assert (checkout.root / "python/sglang/srt/new/__init__.py").is_file()
 
 
+def test_a_package_is_linked_by_file_and_as_a_whole_in_turn(
+    checkout, tree: Path, make_edit
+) -> None:
+    checkout.module("sglang/srt/new/other.py")
+    by_file = '["sglang/srt/new/__init__.py", "sglang/srt/new/other.py", "sglang/srt/single.py"]'
+    whole = '["sglang/srt/new", "sglang/srt/single.py"]'
+    for modules, is_link in ((by_file, False), (whole, True), (by_file, False)):
+        checkout.topic("one", make_edit(), listed=False, head=f"modules = {modules}")
+        checkout.ok("develop", "--tree", str(tree))
+        assert (tree / "sglang/srt/new").is_symlink() == is_link
+        assert (tree / "sglang/srt/new/other.py").is_symlink() != is_link
+        assert run_in(tree).startswith("1.2.3+opt.7 1.2.3+opt.7 1\n")
+
+
 def test_a_change_made_in_the_tree_is_not_lost(checkout, tree: Path) -> None:
     edited = tree / "sglang/srt/scheduler.py"
     edited.write_text(edited.read_text() + "# mine\n")

@@ -184,4 +184,7 @@ def _link(path: Path, target: str) -> None:
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.unlink(missing_ok=True)
     os.symlink(target, scratch)
+    if path.is_dir() and not path.is_symlink():
+        # The package was linked file by file before; a rename replaces no folder.
+        shutil.rmtree(path)
     os.replace(scratch, path)
