@@ -56,7 +56,7 @@ def test_what_the_bounds_gave_up_is_counted_once(exported):
 
 
 def test_pauses_and_recoveries_are_counted(exported):
-    ours = proposer(pause_below=0.5, pause_window=8, share_outputs=False)
+    ours = proposer(mode="full", pause_below=0.5, pause_window=8, share_outputs=False)
     ours.begin(1, [1, 2, 3, 4] * 10)
     rng = random.Random(0)
     for _ in range(12):
