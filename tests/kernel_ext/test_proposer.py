@@ -259,6 +259,18 @@ def test_all_requests_together_are_bounded():
     assert ours.lengths(range(10)).tolist() == [-1] * 7 + [300] * 3
 
 
+@pytest.mark.parametrize("total", [64, 1000])
+def test_the_bound_of_all_requests_holds_for_a_single_one(total):
+    """Also while the index that takes over is filled, and with a larger bound of its own."""
+    ours = proposer(max_total_tokens=total, share_outputs=False)
+    ours.begin(1, wordy(1, 5000))
+    for start in range(0, 3000, 10):
+        ours.append(1, wordy(start, 10))
+        assert ours.counters()["own_tokens"] <= total
+    ours.append(1, [900, 901, 902, 5, 900, 901])
+    assert (902,) in paths(ours.step([1], [[]]))
+
+
 def test_shared_outputs_are_bounded():
     ours = proposer(max_shared_tokens=128)
     ours.begin(1, [1, 900, 901, 902], shared_from=1)

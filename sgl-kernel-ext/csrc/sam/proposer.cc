@@ -28,6 +28,14 @@ DraftSource source_of(const Origin& origin) {
   }
 }
 
+// A request can hold 1.5 times its bound, the index and the start of the next, and the bound of all
+// gives up other requests, never the last one: so a request's own bound has to keep within it.
+Config bounded(Config config) {
+  const uint64_t bound = std::max<uint64_t>(2, config.max_own_tokens / 3 * 2);
+  config.max_request_tokens = static_cast<uint32_t>(std::min<uint64_t>(config.max_request_tokens, bound));
+  return config;
+}
+
 }  // namespace
 
 size_t StepOutput::bytes(size_t n, size_t width) {
@@ -53,7 +61,7 @@ StepOutput StepOutput::in(uint8_t* block, size_t n, size_t width) {
 }
 
 Proposer::Proposer(const Config& config, uint32_t vocab_size)
-    : config_(config), vocab_size_(vocab_size), blender_(config_), builder_(config_) {}
+    : config_(bounded(config)), vocab_size_(vocab_size), blender_(config_), builder_(config_) {}
 
 Proposer::Request& Proposer::request(uint64_t id) {
   const auto found = requests_.find(id);

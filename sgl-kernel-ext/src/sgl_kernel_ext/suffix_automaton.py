@@ -53,7 +53,8 @@ class ProposerConfig:
     share_outputs: bool = True
     """Draft from recent outputs of other requests of the same namespace."""
     max_request_tokens: int = 1 << 20
-    """Tokens indexed for one request; the older half is given up when it is reached."""
+    """Tokens indexed for one request; the older half is given up when it is reached. More than two
+    thirds of `max_total_tokens` are not used: half as many again fill the index that takes over."""
     max_total_tokens: int = 1 << 24
     """Tokens indexed for all requests; whole requests, longest unused first, are given up."""
     max_shared_tokens: int = 1 << 19
