@@ -148,6 +148,28 @@ def test_the_corpus_is_asked_where_it_holds_anything(corpora, learns, asked):
     assert corpus.put == ([[[1, 2, 3]]] if learns else [])
 
 
+@pytest.mark.parametrize("key", ["extra_key", "cache_salt", "lora_id"])
+def test_a_learning_corpus_crosses_no_namespace(key):
+    reqs = [FakeRequest(rid, [1, 2], [3 + i]) for i, rid in enumerate("abc")]
+    setattr(reqs[1], key, "tenant")
+    worker = make_worker(learns=True)
+    tokens, _ = draft(worker, make_batch(reqs))
+    drafted = [77 in row for row in tokens.reshape(3, WIDTH)]
+    assert drafted == [True, False, True]
+    assert worker.ngram_corpus.put == [[[1, 2, 3], [1, 2, 5]]]
+    draft(worker, make_batch(reqs[1:2]))
+    assert len(worker.ngram_corpus.put) == 1
+
+
+@pytest.mark.parametrize("key", ["extra_key", "cache_salt", "lora_id"])
+def test_external_corpora_are_for_every_namespace(key):
+    req = FakeRequest("a", [1, 2], [3])
+    setattr(req, key, "tenant")
+    worker = make_worker(corpora={"docs": 9})
+    tokens, _ = draft(worker, make_batch([req]))
+    assert 77 in tokens
+
+
 @pytest.mark.parametrize(
     ("running", "ranks", "budget", "refusal"),
     [

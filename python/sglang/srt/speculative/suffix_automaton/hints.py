@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-_NO_NODE = -2
+NO_NODE = -2
 
 
 def trees_from_mask(
@@ -28,6 +28,6 @@ def trees_from_mask(
     above = np.tril(mask.reshape(-1, width, width) != 0, k=-1)
     order = np.arange(width, dtype=np.int32)
     parents = np.where(above, order, -1).max(axis=2).astype(np.int32)
-    parents[(parents == 0) & (trees == 0)] = _NO_NODE
+    parents[(parents == 0) & (trees == 0)] = NO_NODE
     parents[:, 0] = -1
     return trees, parents

@@ -20,7 +20,7 @@ from sglang.srt.runtime_context import (
 from sglang.srt.speculative.cpp_ngram.ngram_corpus import NgramCorpus
 from sglang.srt.speculative.observability import drafts as spec_drafts
 from sglang.srt.speculative.observability import stages as spec_stages
-from sglang.srt.speculative.suffix_automaton.hints import trees_from_mask
+from sglang.srt.speculative.suffix_automaton.hints import NO_NODE, trees_from_mask
 from sglang.srt.speculative.suffix_automaton.metrics import SamMetrics
 from sglang.srt.speculative.suffix_automaton.settings import (
     load_extension,
@@ -28,6 +28,7 @@ from sglang.srt.speculative.suffix_automaton.settings import (
 )
 from sglang.srt.speculative.suffix_automaton.texts import (
     RequestTexts,
+    namespace_of,
     pending_tokens,
 )
 from sglang.srt.speculative.suffix_automaton.verify_width import FittedVerifyWorker
@@ -157,9 +158,17 @@ class SuffixAutomatonWorker(FittedVerifyWorker):
         tokens, mask = self.ngram_corpus.batch_get(
             [req.rid for req in reqs], [tail[-depth:] for tail in tails], totals
         )
+        trees, parents = trees_from_mask(tokens, mask, self.draft_token_num)
         if self.corpus_learns:
-            self.ngram_corpus.batch_put(tails)
-        return trees_from_mask(tokens, mask, self.draft_token_num)
+            # The trie has no namespaces: it serves requests that have none.
+            foreign = np.array([bool(namespace_of(req)) for req in reqs])
+            parents[foreign, 1:] = NO_NODE
+            learned = [
+                tail for tail, out in zip(tails, foreign, strict=True) if not out
+            ]
+            if learned:
+                self.ngram_corpus.batch_put(learned)
+        return trees, parents
 
     def _tail(self, req, extra) -> list[int]:
         """The last ``max_trie_depth`` tokens of a request."""
