@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 from eviction_trees import check, evict, make_cache, match, put, serve
 from sglang.srt.mem_cache.adaptive_eviction import find_policy, report_admission
-from sglang.srt.mem_cache.adaptive_eviction.reuse_model import class_index
+from sglang.srt.mem_cache.adaptive_eviction.records import PROVISIONAL
+from sglang.srt.mem_cache.adaptive_eviction.reuse_model import OUTPUT_LEVELS, SIZE_LEVELS
 from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 from sglang.srt.observability.req_time_stats import (
     APIServerReqTimeStats,
@@ -51,6 +52,11 @@ def insert_for(cache, req, tokens, finished=False):
     return result
 
 
+def class_of(hits, size, output):
+    """Class of a page with ``hits`` (at most 3) and two levels."""
+    return (hits * SIZE_LEVELS + size) * OUTPUT_LEVELS + output
+
+
 def leaf_class(cache, tokens):
     node = cache.tree_core.node_by_id(match(cache, tokens).last_device_node)
     return find_policy(cache).records.store.cls[node.reuse_record.runs[-1]]
@@ -64,7 +70,31 @@ def test_chunks_of_one_request_are_one_touch(cache):
     assert policy._seq == 1
     policy.model._collect()
     assert policy.model.reuses.sum() == 0
-    assert leaf_class(cache, range(12)) == class_index(0, 2, 0)
+    assert leaf_class(cache, range(12)) == class_of(0, 2, 0)
+
+
+def test_an_answer_gets_its_class_though_the_prompt_is_inserted_after_it(cache):
+    """As checkpoint_into_tree splits the leaf, so that the answer can go first."""
+    policy, req = find_policy(cache), request(range(8), arrival=1.0)
+    report_admission(cache, req)
+    full = component(cache)
+    full.prepare_for_caching_req(req, None, 12, True)
+    for end in (12, 8):
+        put(cache, range(end))
+    req.output_ids.extend(range(70))
+    full.cleanup_after_caching_req(req, is_finished=True)
+    assert leaf_class(cache, range(12)) == leaf_class(cache, range(8)) == class_of(0, 2, 1)
+    check(cache, policy)
+
+
+def test_the_end_of_a_path_that_was_evicted_is_not_waited_for(cache):
+    policy, req = find_policy(cache), request(range(12), arrival=1.0)
+    report_admission(cache, req)
+    insert_for(cache, req, range(12))
+    evict(cache, 12)
+    insert_for(cache, req, range(8), finished=True)
+    assert leaf_class(cache, range(8)) < PROVISIONAL
+    check(cache, policy)
 
 
 def test_matching_in_the_queue_is_no_use(cache):
@@ -85,13 +115,13 @@ def test_retraction_is_not_a_second_use(cache):
     insert_for(cache, req, range(8))
     req.output_ids.extend(range(70))
     component(cache).cleanup_after_caching_req(req, is_finished=True)  # retracted
-    assert leaf_class(cache, range(8)) == class_index(0, 2, 1)
+    assert leaf_class(cache, range(8)) == class_of(0, 2, 1)
     report_admission(cache, req)  # runs again
     req.output_ids.extend(range(70))
     insert_for(cache, req, range(8), finished=True)
     policy.model._collect()
     assert policy.model.reuses.sum() == 0 and policy._seq == 1
-    assert leaf_class(cache, range(8)) == class_index(0, 2, 2)
+    assert leaf_class(cache, range(8)) == class_of(0, 2, 2)
     check(cache, policy)
 
 
@@ -107,7 +137,7 @@ def test_abort_before_anything_was_inserted(cache):
     # The pages stay ghosts, and a later request finds what they were.
     assert policy.records.ghosts.pages == 8
     serve(cache, policy, range(8), arrival=3.0)
-    assert leaf_class(cache, range(8)) == class_index(2, 0, 0)
+    assert leaf_class(cache, range(8)) == class_of(2, 0, 0)
 
 
 def test_a_request_nobody_reported_is_admitted_when_it_is_cached(cache):

@@ -170,13 +170,5 @@ class GhostStore:
         self._remove(run)
         return run.slot
 
-    def clear(self) -> None:
-        """Drop all ghosts without counting them as expired."""
-        for run in self:
-            self._store.free(run.slot)
-        self._by_first.clear()
-        self._oldest = self._newest = None
-        self.pages = 0
-
     def state_bytes(self) -> int:
         return 8 * self.pages + GHOST_BYTES * len(self._by_first)

@@ -199,8 +199,12 @@ class LearnedPolicy:
             self.current = None
             return
         self.records.record_new(node, touch)
-        if touch.epoch == self.epoch:
-            touch.node_id = node.id
+        if touch.epoch != self.epoch:
+            return
+        # The answer is inserted before the prompt, which then ends above it.
+        end = node.reuse_record.end
+        if end >= touch.end or touch.node_id not in self.tree._node_arena:
+            touch.node_id, touch.end = node.id, end
 
     def record_of(self, node: UnifiedTreeNode) -> NodeRecord:
         """The node's record; one that no request reported is made on the spot."""

@@ -62,11 +62,6 @@ def output_level(output_tokens: int) -> int:
     return bisect_right(_OUTPUT_BOUNDS, output_tokens)
 
 
-def class_index(hits: int, size: int, output: int) -> int:
-    """Class 0..79 of a page with ``hits`` (saturating at 3) and two levels."""
-    return (min(hits, HIT_LEVELS - 1) * SIZE_LEVELS + size) * OUTPUT_LEVELS + output
-
-
 def class_label(index: int) -> str:
     """Short name of a class for metrics, e.g. ``h1n2o0``."""
     rest, output = divmod(index, OUTPUT_LEVELS)

@@ -22,11 +22,13 @@ class Touch:
     blocks. output: level of its output tokens, valid once ``final``. start,
     base, hashes: page hashes of the path from page ``start`` on, for the nodes
     that the request is going to insert. known: pages of the path that had a record,
-    resident or ghost. node_id: its deepest node so far.
+    resident or ghost. node_id: its deepest node so far. end: pages of the path to the
+    end of that node, once an insert ended there.
     """
 
     __slots__ = (
         "base",
+        "end",
         "epoch",
         "final",
         "hashes",
@@ -47,7 +49,7 @@ class Touch:
         self.priority = priority
         self.size = self.output = 0
         self.final = False
-        self.start = self.base = self.known = 0
+        self.start = self.base = self.known = self.end = 0
         self.hashes = _NO_HASHES
         self.node_id: Optional[int] = None
 
