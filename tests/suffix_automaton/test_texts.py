@@ -26,6 +26,11 @@ class FakeRequest:
         self.cache_salt = keys.get("cache_salt")
         self.lora_id = keys.get("lora_id")
         self.done = False
+        self.finished_len: int | None = None
+
+    @property
+    def output_ids_through_stop(self) -> array:
+        return self.output_ids[: self.finished_len]
 
     def finished(self) -> bool:
         return self.done
@@ -112,6 +117,35 @@ def test_a_finished_request_is_dropped():
     step(proposer, kept, [req, other])
     req.done = True
     step(proposer, kept, [other])
+    assert len(kept) == proposer.counters()["requests"] == 1
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_the_last_round_of_a_finished_request_is_shared_up_to_its_stop(overlap):
+    """Under overlap the request was in one more batch, which brought all of the round."""
+    proposer, kept = make()
+    req, other = FakeRequest("a", [1, 2, 3]), FakeRequest("b", [1, 2])
+    req.output_ids.append(900)
+    step(proposer, kept, [req, other])
+    if overlap:
+        step(proposer, kept, [req, other], [[901, 902, 903], []])
+    req.output_ids.extend([901, 902, 903])
+    req.done, req.finished_len = True, 3
+    other.output_ids.extend([900, 901])
+    (drafted,) = step(proposer, kept, [other])
+    assert 902 in drafted
+    assert (903 in drafted) == overlap
+    assert proposer.counters()["requests"] == 1
+
+
+def test_nothing_is_added_of_a_finished_request_whose_text_was_dropped():
+    proposer, kept = make(max_total_tokens=64)
+    req, other = FakeRequest("a", [1, 2] * 20), FakeRequest("b", [3, 4] * 20)
+    assert step(proposer, kept, [req, other])[0] is None
+    req.output_ids.extend([900, 901, 902])
+    req.done = True
+    step(proposer, kept, [other])
+    assert proposer.counters()["shared_tokens"] == 0
     assert len(kept) == proposer.counters()["requests"] == 1
 
 

@@ -193,4 +193,21 @@ class RequestTexts:
 
     def _drop(self, key: int) -> None:
         self._parked.discard(key)
-        self._proposer.end(self._entries.pop(key).handle)
+        entry = self._entries.pop(key)
+        if entry.req.finished() and not entry.given_up:
+            self._append_end(entry)
+        self._proposer.end(entry.handle)
+
+    def _append_end(self, entry: _Entry) -> None:
+        """Gives the proposer what the last round of a finished request added.
+
+        Under overlap the request was in one more batch, which brought it; where each
+        result is processed before the next drafts, none did.
+        """
+        known = self._proposer.lengths([entry.handle]).tolist()[0]
+        start = known - len(entry.req.origin_input_ids_unpadded)
+        if start < 0:
+            return  # the proposer dropped the text
+        rest = entry.req.output_ids_through_stop[start:]
+        if len(rest):
+            self._proposer.append(entry.handle, rest)
