@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 from sglang.srt.mem_cache.base_prefix_cache import MatchPrefixParams
-from sglang.srt.mem_cache.cache_warming.prompt_file import PromptError
+from sglang.srt.mem_cache.cache_warming.prompt_file import PromptError, PromptSpec
 from sglang.srt.mem_cache.cache_warming.steps import HintStep, PinStep, UnpinStep
 from sglang.srt.mem_cache.cache_warming.tree import drop_prefix
 from warming_world import CORES, World, prompt
@@ -119,6 +119,38 @@ def test_budget_counts_shared_prefixes_once(tmp_path):
     assert world.states() == {"b": "warm", "c": "warm", "d": "over_budget"} or (
         world.planner.index.size <= 60
     )
+
+
+@both_cores
+def test_a_prompt_added_in_front_takes_the_budget_of_those_at_the_end(tmp_path, core):
+    world = World(
+        tmp_path,
+        [prompt("a", 0, 30), prompt("b", 100, 20), prompt("c", 200, 10, pin_seconds=99)],
+        core=core,
+        budget=60,
+    )
+    world.idle()
+    assert set(world.states().values()) == {"warm"}
+    world.planner.add([PromptSpec(**prompt("d", 300, 25, priority=5))])
+    world.idle()
+    # c alone would not have made enough room.
+    assert world.states() == {"d": "warm", "a": "warm", "b": "over_budget", "c": "over_budget"}
+    assert world.planner.index.size == 55
+    assert not world.entry("c")["pinned"]
+    assert world.cache.protected_size() == 0
+    assert world.cached(range(100, 120)) == 20
+    # One that all behind it together leave no room for takes nothing.
+    world.planner.add([PromptSpec(**prompt("e", 400, 30, priority=1))])
+    world.idle()
+    assert world.states()["a"] == "over_budget" and world.states()["e"] == "warm"
+    world.planner.add([PromptSpec(**prompt("f", 500, 40, priority=3))])
+    world.idle()
+    assert world.states()["f"] == "over_budget" and world.states()["e"] == "warm"
+    for _ in range(3):
+        world.planner.on_traffic()
+        before = len(world.prefills())
+        world.idle()
+        assert len(world.prefills()) == before
 
 
 @both_cores

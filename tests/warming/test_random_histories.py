@@ -8,7 +8,7 @@ from array import array
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sglang.srt.mem_cache.cache_warming.prefix_index import PrefixKey
 from sglang.srt.mem_cache.cache_warming.prompt_file import PromptSpec
@@ -80,6 +80,8 @@ def check(world):
     assert free + world.cache.evictable_size() + world.cache.protected_size() == CAPACITY
 
 
+# The adapter is loaded again under the id that it had.
+@example(operations=[("load", 0), ("remove", "b"), ("idle", 40), ("load", 0)])
 @pytest.mark.parametrize(("core", "is_eagle"), [*((core, False) for core in CORES), ("rust", True)])
 @settings(
     deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]

@@ -188,6 +188,7 @@ class Planner:
         """An adapter was loaded or unloaded; its locks are released already."""
         for entry in self._listing.listed:
             if entry.spec.lora == lora_name:
+                entry.pinned = False
                 self._adopt_adapter(entry)
         self._reindex()
         self._quiet = False
@@ -259,6 +260,34 @@ class Planner:
         grown = length - self.index.match(entry.key.upto(length))
         return self.index.size + grown <= self.settings.budget_tokens
 
+    def _make_room(self, entry: Entry, target: int) -> bool:
+        """Take entries behind ``entry`` out of the budget, the last one first.
+
+        They stay as ordinary cache, and come back if there is room left. False,
+        and nothing is taken out, unless that makes ``entry`` fit.
+        """
+        listed = self._listing.listed
+        position = next(i for i, e in enumerate(listed) if e is entry)
+        behind = [e for e in listed[position + 1 :] if e.cached]
+        if not behind:
+            return False
+        least = PrefixIndex(self.settings.page_size)
+        least.rebuild(e.key.upto(e.cached) for e in listed[:position] if e.cached)
+        least.add(entry.key.upto(target))
+        if least.size > self.settings.budget_tokens:
+            return False
+        while behind and not self._fits(entry, target):
+            last = behind.pop()
+            last.cached = 0
+            # A lock is released as that of an expired pin, before the next step.
+            last.pin_until = 0.0
+            if last.state in (EntryState.WARM, EntryState.WARMING):
+                last.state = EntryState.OVER_BUDGET
+                last.message = f"gave way to {entry.name!r}, which comes before it"
+                last.settled_epoch = -1
+            self._reindex()
+        return True
+
     def _reindex(self) -> None:
         self.index.rebuild(
             e.key.upto(e.cached) for e in self._listing.listed if e.cached
@@ -312,7 +341,7 @@ class Planner:
         if cached >= target:
             self._became_warm(entry, computed=False)
             return True, None
-        if not self._fits(entry, target):
+        if not self._fits(entry, target) and not self._make_room(entry, target):
             held = self.index.match(entry.key.upto(target))
             entry.state = EntryState.OVER_BUDGET
             entry.message = (
