@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import subprocess
+import sys
 
 import pytest
 
@@ -39,6 +42,28 @@ def test_every_counter_of_the_proposer_is_exported(exported):
     uncounted = {"steps", "paused_steps"}  # upstream counts verifications
     for name in proposer().counters().keys() - uncounted:
         assert value(name) == 0 or value(f"{name}_total") == 0
+
+
+# In a process of its own; the module's file needs nothing of sglang, whose import takes long.
+REPLICA = """
+import runpy, sys
+made = runpy.run_path(sys.argv[1])
+counts = dict.fromkeys([*made["_GAUGES"], *made["_COUNTERS"]], 3)
+made["SamMetrics"]({"model_name": "m"}).update(counts)
+"""
+
+
+def test_gauges_of_replicas_add_up(tmp_path):
+    from prometheus_client import multiprocess
+
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": str(tmp_path)}
+    for _ in range(2):
+        command = [sys.executable, "-c", REPLICA, metrics.__file__]
+        subprocess.run(command, env=environment, check=True, timeout=120)
+    registry = prometheus.CollectorRegistry()
+    multiprocess.MultiProcessCollector(registry, str(tmp_path))
+    for name in ("own_tokens", "requests", "drafted_total"):
+        assert registry.get_sample_value(f"sglang:ngram_sam_{name}", LABELS) == 6
 
 
 def test_what_the_bounds_gave_up_is_counted_once(exported):

@@ -42,7 +42,8 @@ class SamMetrics:
                 f"sglang:ngram_sam_{name}",
                 text,
                 list(labels),
-                multiprocess_mode="mostrecent",
+                # Data-parallel replicas have equal labels, each its own proposer.
+                multiprocess_mode="livesum",
             ).labels(**labels)
             for name, text in _GAUGES.items()
         }
