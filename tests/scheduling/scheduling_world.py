@@ -35,7 +35,14 @@ def publish_arguments() -> None:
         publish(ServerArgs(model_path="dummy"), role="scheduler")
 
 
-def make_cache(core: str, page_size: int, capacity: int, is_eagle: bool = False) -> Any:
+def make_cache(
+    core: str,
+    page_size: int,
+    capacity: int,
+    is_eagle: bool = False,
+    eviction: str = "lru",
+    eviction_config: dict[str, Any] | None = None,
+) -> Any:
     if page_size == 1:
         allocator: Any = TokenToKVPoolAllocator(
             capacity, dtype=torch.float16, device="cpu", kvcache=None, need_sort=False
@@ -58,6 +65,8 @@ def make_cache(core: str, page_size: int, capacity: int, is_eagle: bool = False)
             token_to_kv_pool_allocator=allocator,
             page_size=page_size,
             is_eagle=is_eagle,
+            eviction_policy=eviction,
+            eviction_policy_config=eviction_config,
             tree_components=(ComponentType.FULL,),
             tree_core_backend=core,
         )
@@ -168,11 +177,13 @@ def world(
     capacity: int = 4096,
     is_eagle: bool = False,
     priorities: bool = False,
+    eviction: str = "lru",
+    eviction_config: dict[str, Any] | None = None,
 ) -> Iterator[World]:
     """A world under ``--schedule-policy policy --schedule-policy-config config``."""
     publish_arguments()
     with get_schedule().override(schedule_policy=policy, schedule_policy_config=config):
-        cache = make_cache(core, page_size, capacity, is_eagle)
+        cache = make_cache(core, page_size, capacity, is_eagle, eviction, eviction_config)
         yield World(
             cache,
             schedule_policy.SchedulePolicy(policy, cache, False, priorities, False),

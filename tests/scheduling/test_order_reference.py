@@ -143,6 +143,37 @@ def test_random_histories(core: str, page_size: int, is_eagle: bool) -> None:
     assert counts["insert"] and counts["evict"], "no history changed a match"
 
 
+@pytest.mark.parametrize(
+    ("eviction", "eviction_config"),
+    (
+        ("adaptive", {"block_tokens": 4, "trim_tokens": 4}),
+        ("adaptive", {"trim": False}),
+        ("adaptive", {"mode": "weighted"}),
+        ("lru", {"trim": True}),
+    ),
+)
+@pytest.mark.parametrize(("page_size", "is_eagle"), ((1, False), (4, True)))
+def test_random_histories_with_eviction_in_place(
+    eviction: str, eviction_config: dict[str, Any], page_size: int, is_eagle: bool
+) -> None:
+    counts: Counter[str] = Counter()
+    for seed in range(2):
+        made = run(
+            seed,
+            80,
+            {},
+            core="python",
+            page_size=page_size,
+            capacity=2048,
+            is_eagle=is_eagle,
+            eviction=eviction,
+            eviction_config=eviction_config,
+        )
+        counts.update(made.policy.prefix_order.watch.counts)
+    assert counts["insert"] and counts["evict"], "no history changed a match"
+    assert not counts["internal"], "all matches counted as stale"
+
+
 @pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize(
     "config",
@@ -197,3 +228,29 @@ def test_matches_only_what_can_have_changed() -> None:
         made.call()
         # The siblings of the one that was served, and nobody else.
         assert order.num_matches == 64 * 32 + 31
+
+
+@pytest.mark.parametrize("trim", (True, False))
+def test_eviction_in_place_makes_only_its_own_matches_stale(trim: bool) -> None:
+    with world(
+        {"matches_per_pass": 1 << 20},
+        core="python",
+        capacity=1 << 12,
+        eviction="adaptive",
+        eviction_config={"trim": trim, "trim_tokens": 16},
+    ) as made:
+        for family in range(16):
+            made.insert([family] * 64)
+            for member in range(8):
+                made.add([family] * 64 + [1000 + member] * 8)
+        made.call()
+        order = made.policy.prefix_order
+        before = order.num_matches
+        made.evict(16)
+        cached = [made.matched(req)[0] for req in made.waiting]
+        assert cached.count(48 if trim else 0) == 8 and cached.count(64) == 120
+        made.call()
+        assert order.num_matches == before + 8, "the family of the one evicted leaf"
+        shortened = made.waiting[-8:]
+        assert len({req.origin_input_ids[0] for req in shortened}) == 1
+        assert all(req.num_matched_prefix_tokens < 64 for req in shortened)

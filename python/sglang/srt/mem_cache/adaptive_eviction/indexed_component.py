@@ -35,6 +35,8 @@ class IndexedFullComponent(FullComponent):
     """
 
     trim: TrimConfig
+    # Read by schedule-prefix-order, see _tell_prefix_watch.
+    tells_prefix_watch = True
 
     def __init__(self, cache: UnifiedRadixCache, params: CacheInitParams) -> None:
         super().__init__(cache, params)
@@ -144,12 +146,22 @@ class IndexedFullComponent(FullComponent):
             or node.component_data[_FULL].host_value is not None
         )
 
+    def _tell_prefix_watch(self, node: UnifiedTreeNode) -> None:
+        """The matches that end on this leaf are about to lose tokens.
+
+        The cache tells of the leaves that it evicts; it sees none evicted in place.
+        """
+        watch = getattr(self.cache, "prefix_watch", None)
+        if watch is not None:
+            watch.on_device_leaf_evicted(node.id)
+
     def _drop(self, node: UnifiedTreeNode, tracker, device_frees) -> None:
         """Remove a leaf that is only on the device, in place.
 
         What the tree's own removal comes to without other components, host values
         and events; nodes above a device leaf are on the device too.
         """
+        self._tell_prefix_watch(node)
         tree, parent = self.tree_core, node.parent
         freed = self.reclaimable_value_len(node)
         device_frees[_FULL].append(node.component_data[_FULL].value)
@@ -166,6 +178,7 @@ class IndexedFullComponent(FullComponent):
         The leaf gets a new id: whoever still holds the old one unlocked must find
         it gone, not shorter.
         """
+        self._tell_prefix_watch(node)
         tree, data = self.tree_core, node.component_data[_FULL]
         keep = len(node.key) - take
         device_frees[_FULL].append(data.value[keep:])
