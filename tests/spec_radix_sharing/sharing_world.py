@@ -22,7 +22,10 @@ class Request:
         self.origin_input_ids = list(range(first, first + prompt))
         self.output_ids = [7]
         self.kv = SimpleNamespace(
-            cache_protected_len=prompt, kv_committed_len=prompt, holds_kv=True
+            cache_protected_len=prompt,
+            cache_inserted_len=prompt,
+            kv_committed_len=prompt,
+            holds_kv=True,
         )
         self.spec_verify_ct = 0
         self.done = False

@@ -225,6 +225,11 @@ class RadixSharer:
             self._least,
             -(-(end - start) // MAX_KEPT_LEAVES),
         )
+        # An insertion that starts a backup to HiCache's host tier locks the path until
+        # the copy is done: this retraction would free nothing and cause the next.
+        # Tokens that count as inserted before start none.
+        kv = req.kv
+        kv.cache_inserted_len = max(kv.cache_inserted_len, self.settings.cacheable(end))
         kept = 0
         for up_to in [*range(start + piece, end, piece), end]:
             if self.settings.cacheable(up_to) > req.kv.cache_protected_len:
