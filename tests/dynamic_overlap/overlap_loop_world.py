@@ -71,7 +71,7 @@ class LoopWorld:
 
     def __init__(self, kind, maker, passes, seed, timer=None, metrics=None, speculation=False):
         self.kind = kind
-        self.random = random.Random(seed)
+        self.random, self.holding = random.Random(seed), random.Random(seed)
         self.passes = passes
         self.speculation = speculation
         self.log = []
@@ -116,6 +116,9 @@ class LoopWorld:
         self.gracefully_exit = self.passes <= 0
         if self.dynamic_overlap is not None:
             self.dynamic_overlap.take([])
+        # Cache warming holds input back while its chunk runs.
+        held = self.last_batch and self.holding.random() < 0.2
+        self._deferred_input_requests = ["held back"] if held else []
         return []
 
     def get_next_batch_to_run(self, running_batch, last_batch=None, **more):

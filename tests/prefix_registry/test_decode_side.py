@@ -21,6 +21,7 @@ from sglang.srt.disaggregation.prefix_registry.decode_side import (
 from sglang.srt.disaggregation.prefix_registry.endpoints import Endpoint
 from sglang.srt.disaggregation.prefix_registry.history import History
 from sglang.srt.disaggregation.prefix_registry.publisher import Publisher
+from sglang.srt.disaggregation.prefix_registry.ready_model import FIRST_SPEED
 from sglang.srt.disaggregation.prefix_registry.registry import Prompt
 from sglang.srt.disaggregation.prefix_registry.settings import RegistrySettings
 from sglang.srt.disaggregation.prefix_registry.translate import Translator
@@ -98,14 +99,20 @@ class Bootstrap:
         self.thread.join()
 
 
-def announce(bootstrap, *publishers):
+def announce(bootstrap, *publishers, of=None):
+    of = of or len(publishers)
     for rank, each in enumerate(publishers):
         discovery.announce(
             "0.0.0.0",
             bootstrap.port,
-            discovery.RankEndpoint(rank, each.endpoint.updates, each.endpoint.syncs),
+            discovery.RankEndpoint(rank, each.endpoint.updates, each.endpoint.syncs, of),
         )
-    wait_for(lambda: len(discovery.ask(bootstrap.name) or ()) == len(publishers))
+    wait_for(lambda: len(endpoints(bootstrap)) == len(publishers))
+
+
+def endpoints(bootstrap):
+    found = discovery.ask(bootstrap.name)
+    return {} if found is None else found.endpoints
 
 
 def test_an_instance_is_found_when_a_request_names_it_and_again_after_it_moved(
@@ -145,6 +152,28 @@ def test_ranks_have_registries_of_their_own(closing, monkeypatch):
     assert [each["prefix_tokens"] for each in found["ranks"]] == [8, 20]
 
 
+def test_a_rank_that_announces_itself_later_is_found(closing, monkeypatch):
+    bootstrap = closing(Bootstrap(monkeypatch))
+    ranks = [closing(publisher(rank)) for rank in range(2)]
+    ranks[1].offer([("node_stored", 1, PAGES[:5])], 5)
+    announce(bootstrap, ranks[0], of=2)
+    registry = closing(decode())
+    name = bootstrap.name
+    registry.estimate(Prompt(PROMPT), name)
+    wait_for(lambda: [r["state"] for r in registry.describe()[0]["ranks"]] == ["live"])
+    announce(bootstrap, *ranks)
+    wait_for(lambda: registry.estimate(Prompt(PROMPT), name, 1) == 20)
+
+
+def test_a_bad_endpoint_does_not_end_the_reading_of_others(closing):
+    source = closing(publisher())
+    source.offer([("node_stored", 1, PAGES)], 16)
+    bad = Endpoint("tcp://bad host:1", "tcp://bad host:2")
+    registry = closing(decode({"10.9.9.8:1": [bad], "10.9.9.9:1": [source.endpoint]}))
+    wait_for(lambda: registry.estimate(Prompt(PROMPT), "10.9.9.9:1") == 64)
+    assert registry.estimate(Prompt(PROMPT), "10.9.9.8:1") == 0
+
+
 def test_peers_are_read_without_the_bootstrap(closing):
     source = closing(publisher())
     source.offer([("node_stored", 1, PAGES)], 16)
@@ -165,18 +194,20 @@ def test_peers_are_read_without_the_bootstrap(closing):
         b'{"rank": -1, "updates": "tcp://h:1", "syncs": "tcp://h:2"}',
         b'{"rank": 0, "updates": "ipc://x", "syncs": "tcp://h:2"}',
         b'{"rank": 9999, "updates": "tcp://h:1", "syncs": "tcp://h:2"}',
+        b'{"rank": 0, "updates": "tcp://h:1", "syncs": "tcp://h:2", "of": 0}',
+        b'{"rank": 0, "updates": "tcp://h h:1", "syncs": "tcp://h:2"}',
     ],
 )
 def test_the_bootstrap_takes_only_endpoints(closing, monkeypatch, body):
     bootstrap = closing(Bootstrap(monkeypatch))
     assert bootstrap.put(body).status_code == 400
-    assert discovery.ask(bootstrap.name) == {}
+    assert endpoints(bootstrap) == {}
 
 
 def test_without_the_flag_the_bootstrap_has_no_such_route(closing, monkeypatch):
     bootstrap = closing(Bootstrap(monkeypatch, on=False))
     assert bootstrap.put(b"{}").status_code == 404
-    assert discovery.ask(bootstrap.name) == {}
+    assert endpoints(bootstrap) == {}
 
 
 def test_strangers_cannot_make_it_grow(closing):
@@ -214,8 +245,11 @@ def test_cached_prompts_are_predicted_earlier(closing):
     registry.on_request(miss)
     registry.on_request(hit)
     assert hit.predicted_ready_s < miss.predicted_ready_s
-    registry.on_first_token("hit")
-    registry.on_end("miss")
+    registry.on_first_token("hit", time.perf_counter(), None)
+    assert registry.ready_model.tokens_per_s("10.9.9.9:1") != FIRST_SPEED
+    # An abort tells nothing about the instance's speed.
+    registry.on_first_token("miss", time.perf_counter(), {"type": "abort"})
+    assert registry.ready_model.tokens_per_s("10.9.9.8:1") == FIRST_SPEED
     assert not registry.ready_model._waiting
     off = closing(decode({"10.9.9.9:1": [source.endpoint]}))
     plain = request("x", 0)
@@ -247,6 +281,14 @@ def test_a_request_that_cannot_be_predicted_is_served_all_the_same(closing):
     registry.on_request(odd)
     registry.on_request(request("no host", 0, bootstrap_host=None))
     assert registry.ready_model.tokens_per_s("nobody") > 0
+
+
+def test_ipv6_instances_are_named_as_in_urls(closing):
+    asked = []
+    registry = closing(decode(ask=asked.append))
+    registry.on_request(request("six", 0, bootstrap_host="::1"))
+    wait_for(lambda: asked)
+    assert asked[0] == "[::1]:1"
 
 
 def test_upstreams_warm_up_names_no_instance(closing):

@@ -7,7 +7,11 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 from sglang.srt.disaggregation.prefix_registry.prealloc_order import PreallocOrder
-from sglang.srt.disaggregation.prefix_registry.ready_model import MOST_REQUESTS, ReadyModel
+from sglang.srt.disaggregation.prefix_registry.ready_model import (
+    FORGET_AFTER_S,
+    MOST_REQUESTS,
+    ReadyModel,
+)
 
 
 class Clock:
@@ -104,6 +108,40 @@ def test_requests_that_never_come_back_are_forgotten():
     assert sum(model._instances["a"].backlog) == MOST_REQUESTS
 
 
+def test_requests_whose_end_nobody_told_are_forgotten():
+    known = set()
+    model = ReadyModel(max_wait_s=1.0, clock=Clock(), is_known=known.__contains__)
+    known.add("waits")
+    model.predict("waits", "a", 1000)
+    for i in range(50):  # aborted while it waits, for example
+        known.add(str(i))
+        model.predict(str(i), "a", 100)
+        known.remove(str(i))
+    assert set(model._waiting) <= {"waits", "48", "49"}
+    assert sum(model._instances["a"].backlog) <= 1200
+
+
+def test_instances_that_nothing_waits_for_are_forgotten():
+    clock = Clock()
+    model = ReadyModel(max_wait_s=1.0, clock=clock)
+    for i in range(5):
+        model.predict(f"x{i}", f"instance{i}", 10)
+    for i in range(4):
+        model.forget(f"x{i}")
+    clock.now += FORGET_AFTER_S + 1
+    model.predict("y", "new", 10)
+    assert set(model._instances) == {"instance4", "new"}
+
+
+def test_a_first_token_told_late_is_counted_when_it_was_there():
+    clock = Clock()
+    model = ReadyModel(max_wait_s=100.0, clock=clock)
+    model.predict("x", "a", 1000)
+    clock.now += 60.0  # decoded meanwhile
+    model.ready("x", at=clock.now - 59.0)
+    assert model.tokens_per_s("a") == pytest.approx(1000)
+
+
 def test_order_is_by_prediction_and_stable():
     queue = [Waiting("a", 3.0), Waiting("b", 1.0), Waiting("c", 3.0), Waiting("d", None)]
     PreallocOrder(lambda req: 0).sort(queue)
@@ -118,6 +156,9 @@ def test_what_must_be_moved_counts_where_a_speed_is_given():
     held["a"] = 100
     PreallocOrder(lambda req: held[req.name], 100.0).sort(queue)
     assert names(queue) == "ba", "the place is kept while it waits"
+    slow, later = Waiting("s", 1.0), Waiting("l", 3.5)
+    PreallocOrder(lambda req: 0, 0.01, max_wait_s=2.0).sort(both := [later, slow])
+    assert names(both) == "sl", "a transfer counts as max_wait_s at most"
 
 
 @given(st.lists(st.tuples(st.floats(0, 5), st.floats(0, 50)), min_size=1, max_size=40))

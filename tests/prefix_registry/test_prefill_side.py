@@ -80,6 +80,11 @@ def test_adapters_are_found_by_name_under_their_latest_id(side):
     side.registry.note_adapter(ID[::-1], "sql")  # loaded anew: nothing of it is cached yet
     wait_for(lambda: known(side, lora_name="sql") == 0)
     assert known(side, lora_name="old") == 0
+    side.registry.note_adapter(ID, "sql")
+    wait_for(lambda: known(side, lora_name="sql") == 40)
+    side.registry.forget_adapter(ID)  # unloaded
+    wait_for(lambda: known(side, lora_name="sql") == 0)
+    assert side.stream.registry.adapters == {"old": "f" * 32}
 
 
 def test_weight_updates_begin_an_epoch_with_what_is_still_cached(side):

@@ -164,6 +164,43 @@ def test_an_overfull_queue_drops_stores_only_and_says_so(made):
     wait_for(lambda: stream.registry.num_blocks == 0 and stream.lost_blocks == 0)
 
 
+def test_a_flush_of_nothing_but_dropped_stores_is_survived(made):
+    publisher = made(queue_blocks=100)
+    stream = made.reader(publisher.endpoint)
+    publisher.offer([stored(0, 200)], 200)
+    wait_for(lambda: stream.lost_blocks == 200)
+    publisher.offer([stored(200, 210)], 10)
+    wait_for(lambda: stream.registry.num_blocks == 10)
+    assert publisher.failure is None
+
+
+def test_a_thread_that_is_too_slow_for_removals_gives_up_what_it_told(made):
+    publisher = made(queue_blocks=100)
+    stream = made.reader(publisher.endpoint)
+    publisher.offer([stored(0, 90)], 90)
+    wait_for(lambda: stream.registry.num_blocks == 90)
+    go_on, translate = threading.Event(), publisher._translator.translate
+
+    def stalled(events):
+        go_on.wait(10)
+        return translate(events)
+
+    publisher._translator.translate = stalled
+    publisher.note_adapters({"name": "id"})
+    for _ in range(1000):
+        publisher.offer([removed(300, 306)], 6)
+    assert publisher.queued_blocks <= 210 and len(publisher._queue) < 100
+    publisher.new_epoch()
+    go_on.set()
+    wait_for(lambda: stream.registry.num_blocks == 0 and stream.lost_blocks >= 90)
+    publisher.offer([stored(200, 210)], 10)
+    wait_for(lambda: stream.registry.num_blocks == 10)
+    assert dict(publisher.history._adapters) == {"name": "id"}
+    publisher.offer([("all_blocks_cleared",)], 0)
+    wait_for(lambda: stream.registry.num_blocks == 0 and stream.lost_blocks == 0)
+    assert publisher.failure is None and publisher.queued_blocks == 0
+
+
 def test_malformed_requests_are_refused_and_harmless(made):
     publisher = made()
     context = zmq.Context()

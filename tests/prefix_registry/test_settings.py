@@ -101,6 +101,7 @@ def test_combinations_that_cannot_work(mode, changes, text):
         ("decode", '{"bind": "tcp://h:1"}', "bind is a setting of prefill instances"),
         ("decode", '{"order": "random"}', "order"),
         ("decode", '{"max_blocks": 4294967296}', "at most 2147483648"),
+        ("decode", '{"receive_updates": 9999999999}', "receive_updates must be at most 1000000"),
         ("decode", '{"max_wait_s": -1}', "max_wait_s must be a number above 0"),
         ("decode", '{"curve_server_key": "k"}', "cannot read a key|need curve_secret_key"),
         ("prefill", '{"curve_secret_key": "/nowhere"}', "curve_secret_key: cannot read a key"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from served import LONG, states, wait_warm
@@ -51,3 +52,18 @@ def test_what_was_warmed_is_handed_over(pair):
     assert ask() == (cold, cached)
     prompts, _ = states(prefill)
     assert prompts["manual"]["state"] == "warm"
+
+
+def test_control_requests_may_come_during_a_step(pair):
+    """They wait for the chunk that runs, and the loop makes no batch meanwhile."""
+    prefill, _ = pair
+    prefill.post("/cache_warming", {"prompts": [{"name": "more", "text": f"More. {LONG}"}]})
+    wait_warm(prefill)
+    for _ in range(3):
+        prefill.flush_cache()  # both are warmed again
+        asked, deadline = 0, time.monotonic() + 60
+        while {each["state"] for each in states(prefill)[0].values()} != {"warm"}:
+            assert prefill.server_info()["internal_states"]
+            asked += 1
+            assert time.monotonic() < deadline, states(prefill)
+        assert asked > 1

@@ -34,6 +34,7 @@ from sglang.srt.disaggregation.prefix_registry.settings import (
 from sglang.srt.disaggregation.prefix_registry.stream import Expected, Stream
 from sglang.srt.disaggregation.prefix_registry.stream_report import numbers, state
 from sglang.srt.disaggregation.prefix_registry.subscriber import Subscriber
+from sglang.srt.utils.network import NetworkAddress
 
 if TYPE_CHECKING:
     from sglang.srt.managers.tokenizer_manager import TokenizerManager
@@ -62,10 +63,13 @@ class _Instance:
     ask_at: float = 0.0
     wait_s: float = ASK_EVERY_S
     asking: bool = False
+    # As many as it has; those that started first announce themselves first.
+    ranks: int = 1
 
     def needs_asking(self) -> bool:
         return not self.explicit and (
-            not self.streams or any(s.is_stale() for s in self.streams.values())
+            len(self.streams) < self.ranks
+            or any(s.is_stale() for s in self.streams.values())
         )
 
 
@@ -77,6 +81,7 @@ class DecodeRegistry:
         settings, peers: from the flags; ``peers`` gives endpoints by bootstrap address.
         labels: metric labels; None exports nothing.
         ask: finds the endpoints of an instance (``discovery.ask``).
+        is_known: whether a request of this id is under way.
     """
 
     def __init__(
@@ -86,8 +91,9 @@ class DecodeRegistry:
         *,
         peers: Mapping[str, list[Endpoint]],
         labels: Optional[Mapping[str, str]] = None,
-        ask: Callable[[str], Optional[dict[int, Endpoint]]] = discovery.ask,
+        ask: Callable[[str], Optional[discovery.Found]] = discovery.ask,
         maintain_every_s: float = 0.25,
+        is_known: Callable[[str], bool] = lambda rid: True,
     ):
         self._expected = expected
         self._settings = settings
@@ -106,7 +112,7 @@ class DecodeRegistry:
         )
         self._totals = MetricFamily(labels, counters=REGISTRY_COUNTERS, gauges={})
         self.ready_model = (
-            ReadyModel(max_wait_s=settings.max_wait_s)
+            ReadyModel(max_wait_s=settings.max_wait_s, is_known=is_known)
             if settings.order == PREDICTED_READY
             else None
         )
@@ -197,14 +203,15 @@ class DecodeRegistry:
             from sglang.srt.runtime_context import get_disagg
 
             port = get_disagg().disaggregation_bootstrap_port
-        instance = f"{request.bootstrap_host}:{port}"
-        streams = self._streams_of(instance)
+        instance = NetworkAddress(request.bootstrap_host, port).to_host_port_str()
+        self._streams_of(instance)  # learns of it
         if self.ready_model is None:
             return
         rank = request.disagg_prefill_dp_rank
-        if rank is None and request.bootstrap_room is not None and len(streams) > 1:
+        ranks = self._ranks_of(instance)
+        if rank is None and request.bootstrap_room is not None and ranks > 1:
             # Upstream's default: the room says which rank serves it.
-            rank = request.bootstrap_room % len(streams)
+            rank = request.bootstrap_room % ranks
         prompt = Prompt(
             request.input_ids,
             extra_key=request.extra_key,
@@ -218,10 +225,21 @@ class DecodeRegistry:
             request.rid, instance if rank is None else f"{instance}/{rank}", missing
         )
 
-    def on_first_token(self, rid: str) -> None:
-        """A request's first token arrived."""
-        if self.ready_model is not None:
-            self.ready_model.ready(rid)
+    def on_first_token(
+        self, rid: str, at: float, finish_reason: Optional[Mapping[str, Any]]
+    ) -> None:
+        """A request's first output arrived.
+
+        Args:
+            at: when its first token was there (``time.perf_counter``).
+            finish_reason: upstream's, if it has ended with this output.
+        """
+        if self.ready_model is None:
+            return
+        if finish_reason is not None and finish_reason.get("type") == "abort":
+            self.ready_model.forget(rid)
+        else:
+            self.ready_model.ready(rid, at)
 
     def on_end(self, rid: str) -> None:
         """A request ended, perhaps without a token."""
@@ -260,6 +278,11 @@ class DecodeRegistry:
             instance.used_at = time.monotonic()
             return dict(instance.streams)
 
+    def _ranks_of(self, name: str) -> int:
+        with self._lock:
+            instance = self._instances.get(name)
+            return 1 if instance is None else max(instance.ranks, len(instance.streams))
+
     def _make_room(self) -> bool:
         """Forget the least lately used instance that says nothing."""
         idle = [i for i in self._instances.values() if i.needs_asking()]
@@ -273,7 +296,12 @@ class DecodeRegistry:
             self._subscriber.drop(stream)
         self._instances.pop(instance.name, None)
 
-    def _follow(self, instance: _Instance, endpoints: dict[int, Endpoint]) -> None:
+    def _follow(
+        self,
+        instance: _Instance,
+        endpoints: dict[int, Endpoint],
+        ranks: Optional[int] = None,
+    ) -> None:
         for rank, endpoint in endpoints.items():
             if instance.endpoints.get(rank) == endpoint:
                 continue
@@ -288,7 +316,10 @@ class DecodeRegistry:
                 instance.streams[rank] = stream
             instance.endpoints[rank] = endpoint
             self._subscriber.follow(stream, endpoint)
+        instance.ranks = len(endpoints) if ranks is None else ranks
         for rank in set(instance.streams) - set(endpoints):
+            if rank < instance.ranks and not instance.streams[rank].is_stale():
+                continue  # it has not announced itself again yet
             self._subscriber.drop(instance.streams.pop(rank))
             del instance.endpoints[rank]
 
@@ -323,14 +354,14 @@ class DecodeRegistry:
 
     def _find(self, instance: _Instance) -> None:
         try:
-            endpoints = self._ask(instance.name)
+            found = self._ask(instance.name)
         finally:
             instance.asking = False
-        # None: not reachable, {}: restarting. Both keep what is known: it is stale.
-        if endpoints:
+        # None: not reachable; empty: restarting. Both keep what is known: it is stale.
+        if found is not None and found.endpoints:
             with self._lock:
                 if self._instances.get(instance.name) is instance:
-                    self._follow(instance, endpoints)
+                    self._follow(instance, found.endpoints, found.ranks)
 
     def _export(self) -> None:
         self._totals.set(
@@ -375,4 +406,5 @@ def create_decode_registry(manager: TokenizerManager) -> Optional[DecodeRegistry
         settings,
         peers=parse_peers(disagg.cross_instance_cache_peers),
         labels=labels,
+        is_known=lambda rid: rid in manager.rid_to_state,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Optional
 
 import msgspec
@@ -28,16 +29,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PATH = "/prefix_registry"
-MAX_RANKS = 4096
+MAX_RANKS = 512
 _TIMEOUT_S = 2.0
 
 
 class RankEndpoint(msgspec.Struct, frozen=True):
-    """Where a rank publishes; addresses as in ``Endpoint``."""
+    """Where a rank publishes, one of ``of``; addresses as in ``Endpoint``."""
 
     rank: int
     updates: str
     syncs: str
+    of: int = 1
 
     def endpoint(self) -> Endpoint:
         """Its sockets.
@@ -50,8 +52,20 @@ class RankEndpoint(msgspec.Struct, frozen=True):
             if not port:
                 raise EndpointError(f"{address!r} from the PD bootstrap has port 0")
         if not 0 <= self.rank < MAX_RANKS:
-            raise EndpointError(f"rank {self.rank} is not between 0 and {MAX_RANKS}")
+            raise EndpointError(
+                f"rank {self.rank} is not between 0 and {MAX_RANKS - 1}"
+            )
+        if not 1 <= self.of <= MAX_RANKS:
+            raise EndpointError(f"{self.of} ranks are not between 1 and {MAX_RANKS}")
         return Endpoint(self.updates, self.syncs)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Endpoints by rank, and how many ranks there shall be."""
+
+    endpoints: dict[int, Endpoint]
+    ranks: int
 
 
 def add_bootstrap_routes(app: web.Application) -> None:
@@ -113,18 +127,19 @@ def announce(bootstrap_host: str, bootstrap_port: int, endpoint: RankEndpoint) -
     threading.Thread(target=run, name="prefix-registry-announce", daemon=True).start()
 
 
-def ask(instance: str) -> Optional[dict[int, Endpoint]]:
-    """Endpoints by rank of the instance with this bootstrap address (HOST:PORT).
+def ask(instance: str) -> Optional[Found]:
+    """Endpoints of the instance with this bootstrap address (HOST:PORT).
 
-    None where it cannot be asked; empty where it publishes nothing (yet).
+    None where it cannot be asked; none in it where it publishes nothing (yet).
     """
     try:
         answer = requests.get(f"http://{instance}{PATH}", timeout=_TIMEOUT_S)
         if answer.status_code == 404:
-            return {}
+            return Found({}, 1)
         answer.raise_for_status()
         told = msgspec.json.decode(answer.content, type=list[RankEndpoint])
-        return {each.rank: each.endpoint() for each in told}
+        endpoints = {each.rank: each.endpoint() for each in told}
+        return Found(endpoints, max((each.of for each in told), default=1))
     except (requests.RequestException, msgspec.MsgspecError, EndpointError) as error:
         logger.debug("Prefix registry: asking %s: %s", instance, error)
         return None

@@ -8,12 +8,15 @@ chooses, and readers learn the ports through the PD bootstrap.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
 from sglang.srt.utils.network import NetworkAddress, get_local_ip_auto
 
+# A name, an IPv4 address, or an IPv6 address with its zone.
+_HOST = re.compile(r"[\w.:%*-]+", re.ASCII)
 WILDCARDS = frozenset({"0.0.0.0", "::", "*", ""})
 
 
@@ -38,7 +41,8 @@ def parse_tcp(text: str, *, what: str) -> tuple[str, int]:
     if text.startswith("tcp://"):
         host, colon, port = text[len("tcp://") :].rpartition(":")
         host = host.removeprefix("[").removesuffix("]")
-        if colon and host and port.isdigit() and int(port) <= 65535:
+        is_port = port.isascii() and port.isdigit() and len(port) <= 5
+        if colon and _HOST.fullmatch(host) and is_port and int(port) <= 65535:
             return host, int(port)
     raise EndpointError(
         f"{what}: {text!r} is not an address; write tcp://HOST:PORT with a port from "
@@ -54,9 +58,15 @@ def tcp(host: str, port: int) -> str:
 def bind_host(serving_host: str) -> str:
     """Where to bind without a setting: ``--host``, or the address others reach.
 
-    A wildcard ``--host`` must not put the registry on every interface.
+    A wildcard ``--host`` must not put the registry on every interface. ZeroMQ binds
+    addresses, not names.
+
+    Raises:
+        ValueError: the name has no address.
     """
-    return get_local_ip_auto() if serving_host in WILDCARDS else serving_host
+    if serving_host in WILDCARDS:
+        return get_local_ip_auto()
+    return NetworkAddress.resolve_host(serving_host)
 
 
 def ports_of_rank(port: int, rank: int) -> tuple[int, int]:

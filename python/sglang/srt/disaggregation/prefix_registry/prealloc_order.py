@@ -21,13 +21,16 @@ class PreallocOrder:
         held_tokens: tokens of a request's prompt that this instance holds itself.
         transfer_tokens_per_s: speed of the transfer of the others, or None to leave
             it out.
+        max_wait_s: no transfer counts as longer.
     """
 
     def __init__(
         self,
         held_tokens: Callable[[Req], int],
         transfer_tokens_per_s: Optional[float] = None,
+        max_wait_s: float = float("inf"),
     ):
+        self._max_wait_s = max_wait_s
         self._held_tokens = held_tokens
         self._speed = transfer_tokens_per_s
 
@@ -45,7 +48,7 @@ class PreallocOrder:
             if self._speed is not None:
                 # Once, when it is first ordered: later matches would move it about.
                 missing = len(req.origin_input_ids) - self._held_tokens(req)
-                req.kv_here_s += missing / self._speed
+                req.kv_here_s += min(missing / self._speed, self._max_wait_s)
         return req.kv_here_s
 
 
@@ -74,4 +77,6 @@ def create_prealloc_order(queue: DecodePreallocQueue) -> Optional[PreallocOrder]
         # A walk: no recency is refreshed and nothing is locked.
         return tree_cache.tree_core.match_full_device_prefix(key)[0]
 
-    return PreallocOrder(held_tokens, settings.transfer_tokens_per_s)
+    return PreallocOrder(
+        held_tokens, settings.transfer_tokens_per_s, settings.max_wait_s
+    )

@@ -15,6 +15,7 @@ from sglang.srt.disaggregation.prefix_registry.discovery import (
     announce,
 )
 from sglang.srt.disaggregation.prefix_registry.endpoints import (
+    WILDCARDS,
     bind_host,
     load_keys,
     parse_tcp,
@@ -103,12 +104,19 @@ class PrefillRegistry:
             self._export()
 
     def note_adapter(self, lora_id: Optional[str], lora_name: Optional[str]) -> None:
-        """A request uses this adapter."""
+        """This adapter was loaded, or a request uses it."""
         if lora_id is None or lora_name is None:
             return
         if self._adapters.get(lora_name) != lora_id:
             self._adapters[lora_name] = lora_id
             self.publisher.note_adapters(self._adapters)
+
+    def forget_adapter(self, lora_id: Optional[str]) -> None:
+        """This adapter was unloaded: its pages stay cached, but no request finds them."""
+        kept = {name: each for name, each in self._adapters.items() if each != lora_id}
+        if len(kept) < len(self._adapters):
+            self._adapters = kept
+            self.publisher.note_adapters(kept)
 
     def on_weights_updated(self) -> None:
         """The weights changed: what readers know is of other weights.
@@ -185,7 +193,12 @@ def attach_publisher(scheduler: Scheduler) -> None:
     announce(
         host,
         get_disagg().disaggregation_bootstrap_port,
-        RankEndpoint(rank, reachable.updates, reachable.syncs),
+        RankEndpoint(
+            rank,
+            reachable.updates,
+            reachable.syncs,
+            of=max(parallel.attn_dp_size, parallel.dp_size),
+        ),
     )
     logger.info(
         "Prefix registry: publishing at %s (syncs %s)%s",
@@ -201,6 +214,8 @@ def _start(
     port = 0
     if settings.bind is not None:
         host, port = parse_tcp(settings.bind, what="bind")
+        if host not in WILDCARDS:
+            host = bind_host(host)
     else:
         host = bind_host(host)
     return Publisher(

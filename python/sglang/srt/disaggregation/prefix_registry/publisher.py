@@ -35,6 +35,7 @@ from sglang.srt.disaggregation.prefix_registry.wire import (
 logger = logging.getLogger(__name__)
 
 _NEW_EPOCH = "new_epoch"
+_GIVE_UP = "give_up"
 # Events of one flush, and messages of one answer, between two looks at the sockets.
 _FLUSHES_A_TURN = 32
 _ANSWERS_A_TURN = 16
@@ -53,7 +54,8 @@ class Publisher:
     ports: of updates and syncs; 0 for any.
     keys: CURVE keys, or None for no authentication.
     queue_blocks: blocks that may wait for the thread; beyond it stored blocks are
-        dropped (never removed ones, so readers never learn of a block that is gone).
+        dropped (never removed ones, so readers never learn of a block that is gone),
+        and at twice as many all that waits, with what readers know.
     send_updates: updates that may wait for one reader before it loses some.
     heartbeat_s: longest silence.
     """
@@ -79,6 +81,9 @@ class Publisher:
         self._taken = 0
         self._dropped = 0
         self._dropped_when_cleared = 0
+        # Cached blocks that readers were told to forget; whether they ever were.
+        self._given_up = 0
+        self._gave_up = False
         self._heartbeat_s = heartbeat_s
         self._running = True
         self._failure: Optional[str] = None
@@ -120,21 +125,51 @@ class Publisher:
         """Queue what the tap drained. Never waits."""
         if not events or self._failure is not None:
             return
-        if self._offered - self._taken + blocks > self._queue_blocks:
+        waiting = self._offered - self._taken
+        if waiting + blocks > self._queue_blocks:
             events, blocks = self._without_stores(events)
+            if waiting > 2 * self._queue_blocks:
+                self._give_up()
+                return
+            if not events and self._queue:
+                return  # what waits takes along how much was dropped
         self._offered += blocks
         self._queue.append((events, blocks))
         self._wake()
 
     def new_epoch(self) -> None:
         """What readers know must be forgotten (the weights changed)."""
-        self._queue.append(([(_NEW_EPOCH,)], 0))
-        self._wake()
+        self._tell((_NEW_EPOCH,))
 
     def note_adapters(self, ids: dict[str, str]) -> None:
         """LoRA adapter ids by name, all of them."""
-        self._queue.append(([(ADAPTERS, dict(ids))], 0))
-        self._wake()
+        self._tell((ADAPTERS, dict(ids)))
+
+    def _tell(self, event: tuple) -> None:
+        if self._failure is None:
+            self._queue.append(([event], 0))
+            self._wake()
+
+    def _give_up(self) -> None:
+        """Empty the queue, and with it what readers know: it must not grow for ever.
+
+        Of blocks that are cached now readers know nothing until they are stored anew.
+        """
+        kept: list[tuple[list[tuple], int]] = []
+        with contextlib.suppress(IndexError):  # the thread takes from the other end
+            while True:
+                events, blocks = self._queue.pop()
+                self._offered -= blocks
+                if events and events[0][0] in (_NEW_EPOCH, _GIVE_UP, ADAPTERS):
+                    kept.append((events, 0))
+        self._queue.extend(reversed(kept))
+        if not self._gave_up:
+            self._gave_up = True
+            logger.error(
+                "Prefix registry: the publisher's thread does not keep up with what is "
+                "removed; readers forget this instance's cache (setting queue_blocks)"
+            )
+        self._tell((_GIVE_UP,))
 
     def _without_stores(self, events: list[tuple]) -> tuple[list[tuple], int]:
         kept, blocks, dropped = [], 0, 0
@@ -286,22 +321,35 @@ class Publisher:
         for _ in range(_FLUSHES_A_TURN):
             if not self._queue:
                 break
-            events, blocks = self._queue.popleft()
-            if events[0][0] == _NEW_EPOCH:
+            try:
+                events, blocks = self._queue.popleft()
+            except IndexError:  # given up by the scheduler's thread
+                break
+            kind = events[0][0] if events else None
+            if kind == _NEW_EPOCH:
                 self._history.new_epoch()
                 self._publish(self._history.heartbeat())
+                sent = True
             else:
-                if any(event[0] == CLEARED for event in events):
+                if kind == _GIVE_UP:
+                    self._given_up += (
+                        self._translator.lost_blocks + self._history.num_blocks
+                    )
+                    events = [(CLEARED,)]
+                elif any(event[0] == CLEARED for event in events):
                     self._dropped_when_cleared = self._dropped
+                    self._given_up = 0
                 operations = self._translator.translate(events)
-                self._history.lost_blocks = self._translator.lost_blocks + (
-                    self._dropped - self._dropped_when_cleared
+                self._history.lost_blocks = (
+                    self._translator.lost_blocks
+                    + self._given_up
+                    + (self._dropped - self._dropped_when_cleared)
                 )
                 for payload in self._history.commit(operations):
                     self._publish(payload)
                     self.updates_sent += 1
+                    sent = True
             self._taken += blocks
-            sent = True
         return sent
 
     def _publish(self, payload: bytes) -> None:

@@ -10,17 +10,22 @@ weighted). The bound on a prediction keeps the long ones from starving.
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
-from typing import Callable
+from typing import Callable, Optional
 
 # Assumed until the first request came back; only orders instances by their backlog.
 FIRST_SPEED = 10_000.0
 # Weight that the past keeps with each request.
 KEEP = 0.9
-# Requests remembered that never came back (aborted): the oldest are forgotten.
+# Requests that wait: beyond it the oldest are forgotten.
 MOST_REQUESTS = 65_536
+# Waiting requests that each prediction looks at, to forget those that are gone.
+LOOKED_AT = 2
+# An instance that nothing waits for is forgotten after so many seconds.
+FORGET_AFTER_S = 600.0
 # Requests whose missing tokens need as many bits count as equally long: they keep their
 # order of arrival, and the work before a request is a short sum however many wait.
 _SIZES = 64
@@ -29,6 +34,7 @@ _SIZES = 64
 @dataclass
 class _Instance:
     last_ready: float = 0.0
+    used_at: float = 0.0
     # Missing tokens of the requests that wait, by their number of bits.
     backlog: list[int] = field(default_factory=lambda: [0] * _SIZES)
     # The last prediction for each number of bits.
@@ -45,11 +51,17 @@ class ReadyModel:
     """Args:
     clock: monotonic seconds.
     max_wait_s: no prediction lies further ahead.
+    is_known: whether a request is still under way; of some ends nobody tells.
     """
 
     def __init__(
-        self, *, max_wait_s: float, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        max_wait_s: float,
+        clock: Callable[[], float] = time.perf_counter,
+        is_known: Callable[[str], bool] = lambda request: True,
     ):
+        self._is_known = is_known
         self._clock = clock
         self._max_wait_s = max_wait_s
         self._instances: dict[str, _Instance] = {}
@@ -66,7 +78,12 @@ class ReadyModel:
             tokens: tokens that the instance must compute for it.
         """
         now = self._clock()
-        known = self._instances.setdefault(instance, _Instance())
+        self._forget_gone()
+        known = self._instances.get(instance)
+        if known is None:
+            self._forget_unused(now)
+            known = self._instances[instance] = _Instance()
+        known.used_at = now
         self.forget(request)
         size = tokens.bit_length()
         before = sum(known.backlog[: size + 1])
@@ -81,19 +98,35 @@ class ReadyModel:
             self.forget(next(iter(self._waiting)))
         return ready_at
 
-    def ready(self, request: str) -> None:
-        """It came back: learn from it. An unknown request is ignored."""
+    def _forget_gone(self) -> None:
+        for request in list(itertools.islice(self._waiting, LOOKED_AT)):
+            if self._is_known(request):
+                self._waiting.move_to_end(request)  # others are looked at next time
+            else:
+                self.forget(request)
+
+    def _forget_unused(self, now: float) -> None:
+        for name, instance in list(self._instances.items()):
+            if now - instance.used_at > FORGET_AFTER_S and not any(instance.backlog):
+                del self._instances[name]
+
+    def ready(self, request: str, at: Optional[float] = None) -> None:
+        """It came back: learn from it. An unknown request is ignored.
+
+        Args:
+            at: when, by the model's clock; None is now.
+        """
         waiting = self._waiting.get(request)
         if waiting is None:
             return
         instance, tokens, arrival = waiting
-        known, now = self._instances[instance], self._clock()
+        known, now = self._instances[instance], self._clock() if at is None else at
         self.forget(request)
         served = now - max(arrival, known.last_ready)
         if served > 0:
             known.tokens = KEEP * known.tokens + tokens
             known.seconds = KEEP * known.seconds + served
-        known.last_ready = now
+        known.last_ready = max(known.last_ready, now)
 
     def forget(self, request: str) -> None:
         """It will not come back, or it did."""

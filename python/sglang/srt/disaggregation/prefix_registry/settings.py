@@ -96,6 +96,8 @@ DECODE_ONLY = (
     "max_wait_s",
     "transfer_tokens_per_s",
 )
+# An update may hold 131 kB.
+MOST_UPDATES = 1_000_000
 _LEAST = {
     "queue_blocks": 1,
     "replay_batches": 1,
@@ -131,6 +133,12 @@ def parse_settings(text: Optional[str], mode: str) -> RegistrySettings:
             raise ValueError(
                 f"{CONFIG_FLAG}: {name} is a setting of {other} instances; this one "
                 f"is {mode}"
+            )
+    for name in ("send_updates", "receive_updates"):
+        if getattr(settings, name) > MOST_UPDATES:
+            raise ValueError(
+                f"{CONFIG_FLAG}: {name} must be at most {MOST_UPDATES}, not "
+                f"{getattr(settings, name)}"
             )
     for name, least in _LEAST.items():
         if getattr(settings, name) < least:
@@ -225,8 +233,9 @@ def check_prefix_registry(cfg: Any) -> None:
         ),
         (
             "SGLANG_RUST_SERVER",
-            mode == "decode" and bool(envs.SGLANG_RUST_SERVER.get()),
-            "the registry lives in the Python tokenizer process",
+            bool(envs.SGLANG_RUST_SERVER.get()),
+            "the registry lives in the Python tokenizer process, and its discovery in "
+            "the Python bootstrap server",
         ),
         (
             PEERS_FLAG,

@@ -25,6 +25,11 @@ _TURN_MS = 50
 # without a word, or an answer, the sockets are made anew.
 SILENT_S = 1.0
 UNANSWERED_S = 3.0
+# An endpoint that no socket can be made for is tried again after so long.
+RETRY_S = 5.0
+# Two for each stream, at most that many (decode_side.MAX_INSTANCES, discovery.MAX_RANKS
+# in theory; what the process's file descriptors allow in practice).
+_MOST_SOCKETS = 16_384
 # Larger than any message of this version (131 kB and a header).
 _MAX_MESSAGE_BYTES = 4 << 20
 
@@ -64,6 +69,8 @@ class Subscriber:
         self._keys = keys
         self._receive_updates = receive_updates
         self._context = zmq.Context()
+        self._context.set(zmq.MAX_SOCKETS, _MOST_SOCKETS)
+        self._failed: dict[Stream, tuple[Endpoint, float]] = {}
         self._readers: dict[Stream, _Reader] = {}
         self._wanted: deque[tuple[Stream, Optional[Endpoint]]] = deque()
         self._running = True
@@ -105,11 +112,14 @@ class Subscriber:
         for reader in self._readers.values():
             poller.register(reader.updates, zmq.POLLIN)
             poller.register(reader.syncs, zmq.POLLIN)
+        self._retry()
         if not self._readers:
             time.sleep(_TURN_MS / 1e3)
             return
         # The set of sockets changes rarely, so one poller serves many turns.
         while self._running and not self._wanted and not self._revive():
+            if self._retry():
+                return
             ready = dict(poller.poll(_TURN_MS))
             for reader in self._readers.values():
                 if reader.syncs in ready:
@@ -122,7 +132,7 @@ class Subscriber:
         """Make dead readers' sockets anew; True if there were any."""
         dead = [reader for reader in self._readers.values() if reader.is_dead()]
         for reader in dead:
-            self._disconnect(reader)
+            self._disconnect(self._readers.pop(reader.stream))
             self._connect(reader.stream, reader.endpoint)
         return bool(dead)
 
@@ -144,6 +154,7 @@ class Subscriber:
                 reader.syncs.send(encode(request), zmq.DONTWAIT)
 
     def _change(self, stream: Stream, endpoint: Optional[Endpoint]) -> None:
+        self._failed.pop(stream, None)
         known = self._readers.pop(stream, None)
         if known is not None:
             self._disconnect(known)
@@ -151,17 +162,34 @@ class Subscriber:
         if endpoint is not None:
             self._connect(stream, endpoint)
 
+    def _retry(self) -> bool:
+        """Try again what failed long enough ago; True if a socket was made."""
+        now = time.monotonic()
+        due = [s for s, (_, at) in self._failed.items() if now >= at]
+        for stream in due:
+            self._connect(stream, self._failed.pop(stream)[0])
+        return any(stream in self._readers for stream in due)
+
     def _connect(self, stream: Stream, endpoint: Endpoint) -> None:
-        updates = self._socket(zmq.SUB, endpoint.updates)
-        updates.setsockopt(zmq.SUBSCRIBE, TOPIC)
-        syncs = self._socket(zmq.DEALER, endpoint.syncs)
+        with contextlib.ExitStack() as made:
+            try:
+                updates = made.enter_context(self._context.socket(zmq.SUB))
+                syncs = made.enter_context(self._context.socket(zmq.DEALER))
+                self._set_up(updates, endpoint.updates)
+                updates.setsockopt(zmq.SUBSCRIBE, TOPIC)
+                self._set_up(syncs, endpoint.syncs)
+            except zmq.ZMQError as error:
+                # One bad address, or too many, must not end the reading of others.
+                logger.error("Prefix registry: cannot read %s: %s", endpoint, error)
+                self._failed[stream] = endpoint, time.monotonic() + RETRY_S
+                return
+            made.pop_all()
         self._readers[stream] = _Reader(
             stream, endpoint, updates, syncs, time.monotonic()
         )
         stream.connecting()
 
-    def _socket(self, kind: int, address: str) -> zmq.Socket:
-        socket = self._context.socket(kind)
+    def _set_up(self, socket: zmq.Socket, address: str) -> None:
         socket.set_hwm(self._receive_updates)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.MAXMSGSIZE, _MAX_MESSAGE_BYTES)
@@ -173,7 +201,6 @@ class Subscriber:
             socket.curve_secretkey = self._keys.secret
             socket.curve_serverkey = self._keys.server
         socket.connect(address)
-        return socket
 
     @staticmethod
     def _disconnect(reader: _Reader) -> None:

@@ -215,6 +215,14 @@ class DynamicOverlap:
         # A row for a request that has ended costs something where another request
         # waits for its place, or where it is all that the step computes.
         wasted, rows = batch.wasted_rows, len(batch.reqs)
-        if wasted and (wasted >= rows or self.scheduler.waiting_queue):
+        if wasted and (wasted >= rows or self._others_wait()):
             record.waste = wasted / record.rows
         self.timer.hand_on(record)
+
+    def _others_wait(self) -> bool:
+        """Whether a request waits for a place in the batch."""
+        if self.scheduler.waiting_queue:
+            return True
+        # A decode instance holds them back until there is room for their KV.
+        held = getattr(self.scheduler, "disagg_decode_prealloc_queue", None)
+        return held is not None and bool(held.queue or held.retracted_queue)
