@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
+from eviction_trees import check
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,8 @@ OPERATION = st.one_of(
         st.integers(0, 600),
     ),
     st.tuples(st.just("start"), PROMPT, NAMESPACE),
+    st.tuples(st.just("wait"), PROMPT, NAMESPACE),
+    st.tuples(st.just("start waiting"), st.integers(0, 7)),
     st.tuples(st.just("finish"), st.integers(0, 7)),
     st.tuples(st.just("match"), PROMPT, NAMESPACE),
     st.tuples(st.just("evict"), st.integers(1, 20)),
@@ -55,6 +58,10 @@ def apply(world: TreeWorld, operation: tuple, clock: float) -> int | None:
         )
     if name == "start" and len(world.held) < 3:
         return world.start(args[0], args[1], arrival=clock)
+    if name == "wait":
+        world.wait(args[0], args[1], arrival=clock)
+    if name == "start waiting" and world.waiting and len(world.held) < 3:
+        return world.start_waiting(args[0] % len(world.waiting))
     if name == "finish" and world.held:
         world.finish(args[0] % len(world.held))
     if name == "match":
@@ -77,6 +84,7 @@ def test_tree_and_pool_stay_whole(policy, config, page_size, is_eagle, operation
     for number, operation in enumerate(operations):
         apply(world, operation, clock=10.0 * number)
         world.check()
+        check(world.cache, world.policy)
     while world.held:
         world.finish()
     world.check()

@@ -6,10 +6,13 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from eviction_trees import cached, make_cache, serve
+from eviction_trees import cached, make_cache, put, serve
 from sglang.srt.managers.schedule_batch import Req
 from sglang.srt.managers.schedule_policy import SchedulePolicy
 from sglang.srt.mem_cache.adaptive_eviction import find_policy, report_admission
+from sglang.srt.mem_cache.adaptive_eviction.records import CLASS_MASK
+from sglang.srt.mem_cache.adaptive_eviction.touch import PER_HIT
+from sglang.srt.mem_cache.radix_cache import RadixKey
 from sglang.srt.runtime_context import get_context, publish
 from sglang.srt.sampling.sampling_params import SamplingParams
 from sglang.srt.server_args import ServerArgs
@@ -69,6 +72,41 @@ def test_waiting_and_admission_are_one_use(cache, schedule):
     assert policy._seq == before + 2
     assert req._reuse_touch is touch
     assert policy.current is None
+
+
+def hits_of(cache, tokens):
+    """Hit levels of a cached prompt's pages, and the numbers of their touches."""
+    records = find_policy(cache).records
+    nodes, _ = records.path(RadixKey(array("q", tokens), None), None)
+    store, levels, touches = records.store, [], []
+    for slot in (slot for node in nodes for slot in node.reuse_record.runs):
+        levels += [(store.cls[slot] & CLASS_MASK) // PER_HIT] * store.pages[slot]
+        touches += [store.seq[slot]] * store.pages[slot]
+    return levels[: len(tokens)], touches[: len(tokens)]
+
+
+def test_what_is_cached_while_a_request_waits_counts_as_its_use(cache, schedule):
+    policy = find_policy(cache)
+    new = list(range(400, 412))
+    queue = [waiting([*new, 500 + n], 3 + n) for n in range(3)]
+    schedule.calc_priority(queue)
+    first, *others = queue
+    report_admission(cache, first)
+    policy.current = first._reuse_touch
+    put(cache, [*new, 500])
+    policy.current = None
+    policy.finish(first._reuse_touch, 1)
+    for number, req in enumerate(others, 1):
+        touch = req._reuse_touch
+        assert touch.known == 0
+        report_admission(cache, req)
+        assert touch.known == len(new)
+        levels, touches = hits_of(cache, new)
+        assert set(levels) == {number} and set(touches) == {touch.seq}
+    report_admission(cache, others[-1])  # its second chunk
+    report_admission(cache, others[0])
+    assert set(hits_of(cache, new)[0]) == {2}
+    cache.sanity_check()
 
 
 def test_only_new_requests_are_looked_at(cache, schedule):

@@ -60,6 +60,8 @@ class TreeWorld:
         self.page_size = page_size
         self.is_eagle = is_eagle
         self.held: list[Held] = []
+        # Prompt, namespace and touch of requests that wait.
+        self.waiting: list[tuple[Sequence[int], str | None, Any]] = []
 
     def key(self, tokens: Sequence[int], namespace: str | None = None) -> RadixKey:
         """A key; ``namespace`` "salt:x" is a cache salt, any other an extra key."""
@@ -76,6 +78,23 @@ class TreeWorld:
         key = self.key(tokens, namespace)
         return self.cache.match_prefix(MatchPrefixParams(key=key)).device_prefix_len
 
+    def wait(
+        self, tokens: Sequence[int], namespace: str | None = None, arrival: float | None = None
+    ) -> None:
+        """A request arrives that ``start_waiting`` admits later."""
+        if self.policy is None or not self.units(tokens):
+            return
+        key = self.key(tokens, namespace)
+        match = self.cache.match_prefix(MatchPrefixParams(key=key))
+        touch = self.policy.admit(key, arrival_time=arrival, node_id=match.best_match_node)
+        self.policy.current = None
+        self.waiting.append((tokens, namespace, touch))
+
+    def start_waiting(self, index: int) -> int | None:
+        """Admit and prefill a waiting request."""
+        tokens, namespace, touch = self.waiting.pop(index)
+        return self.start(tokens, namespace, touch=touch)
+
     def start(
         self,
         tokens: Sequence[int],
@@ -84,6 +103,7 @@ class TreeWorld:
         arrival: float | None = None,
         priority: int = 0,
         output_tokens: int = 0,
+        touch: Any = None,
     ) -> int | None:
         """Admit and prefill a request; it stays locked until ``finish``.
 
@@ -101,8 +121,10 @@ class TreeWorld:
         if missing > room:
             cache.unlock(lock)
             return None
-        touch = None
-        if self.policy is not None:
+        if touch is not None and touch.epoch == self.policy.epoch:
+            self.policy.catch_up(key, touch, match.best_match_node)
+            self.policy.current = touch
+        elif self.policy is not None:
             touch = self.policy.admit(
                 key, arrival_time=arrival, priority=priority, node_id=match.best_match_node
             )

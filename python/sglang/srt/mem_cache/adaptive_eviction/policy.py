@@ -149,13 +149,51 @@ class LearnedPolicy:
                 runs.append(ghost.slot)
                 known += found
                 self.ghost_hit_tokens += found * page_size
-        touch.known = known
-        unknown = length - known * page_size
-        touch.size = size_level(-(-unknown // self.config.block_tokens))
+        self._know(touch, length, known)
         records.reuse(runs, touch)
         records.touched(touched, priority)
         self.current = touch
         return touch
+
+    def catch_up(self, key: RadixKey, touch: Touch, node_id: Optional[int]) -> None:
+        """The request is admitted: it also uses what was cached while it waited.
+
+        Args:
+            key: the prompt, of which ``touch`` touched what was known before.
+            node_id: as in ``admit``.
+        """
+        records, store = self.records, self.records.store
+        units = self._units(key)
+        nodes, covered = records.path(units, node_id)
+        known, runs, touched = touch.known, [], []
+        for node in nodes:
+            record = node.reuse_record
+            if record is None:
+                break
+            pages = covered if node is nodes[-1] else len(record.hashes)
+            before = touch.known - record.start
+            if pages <= before:
+                continue
+            cut = len(record.isolate(store, before)) if before > 0 else 0
+            # What a later request touched is that one's.
+            found = [
+                slot
+                for slot in record.isolate(store, pages)[cut:]
+                if store.seq[slot] < touch.seq
+            ]
+            known = record.start + pages
+            if found:
+                runs += found
+                touched.append(node)
+        self._know(touch, len(units), known)
+        records.reuse(runs, touch)
+        records.touched(touched, touch.priority)
+
+    def _know(self, touch: Touch, length: int, pages: int) -> None:
+        """The first ``pages`` pages of the prompt's ``length`` tokens are known."""
+        touch.known = pages
+        unknown = length - pages * self.page_size
+        touch.size = size_level(-(-unknown // self.config.block_tokens))
 
     def finish(self, touch: Touch, output_tokens: int) -> None:
         """The request ended, or left the batch: its class is complete.

@@ -13,6 +13,7 @@ from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
 
 if TYPE_CHECKING:
     from sglang.srt.managers.schedule_batch import Req
+    from sglang.srt.mem_cache.radix_cache import RadixKey
 
     from .policy import LearnedPolicy, Touch
 
@@ -28,9 +29,14 @@ def find_policy(cache: Any) -> Optional[LearnedPolicy]:
 def report_admission(cache: Any, req: Req) -> None:
     """The scheduler committed ``req`` to a batch; chunks count once."""
     policy = find_policy(cache)
-    if policy is not None:
-        touch_of(policy, req)
-        policy.current = None
+    if policy is None:
+        return
+    waited = has_touch(policy, req)
+    touch = touch_of(policy, req)
+    if waited and not touch.admitted:
+        policy.catch_up(_key_of(req), touch, _node_of(req))
+    touch.admitted = True
+    policy.current = None
 
 
 def has_touch(policy: LearnedPolicy, req: Req) -> bool:
@@ -48,23 +54,31 @@ def touch_of(policy: LearnedPolicy, req: Req) -> Touch:
         # Retracted and running again, unless a flush came between.
         if policy.reopen(touch):
             return touch
+    touch = policy.admit(
+        _key_of(req),
+        arrival_of(req),
+        priority=req.priority or 0,
+        node_id=_node_of(req),
+    )
+    setattr(req, _ATTRIBUTE, touch)
+    return touch
+
+
+def _key_of(req: Req) -> RadixKey:
     # radix_cache imports the module that lists the policies, hence this package.
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
-    key = RadixKey(
+    return RadixKey(
         req.full_untruncated_fill_ids or req.origin_input_ids + req.output_ids,
         req.extra_key,
         cache_salt=req.cache_salt,
     )
+
+
+def _node_of(req: Req) -> Optional[int]:
+    """The deepest node that the scheduler's match found, if it is known."""
     node_id = getattr(req, "best_match_node", None)
-    touch = policy.admit(
-        key,
-        arrival_of(req),
-        priority=req.priority or 0,
-        node_id=node_id if isinstance(node_id, int) else None,
-    )
-    setattr(req, _ATTRIBUTE, touch)
-    return touch
+    return node_id if isinstance(node_id, int) else None
 
 
 def arrival_of(req: Req) -> Optional[float]:

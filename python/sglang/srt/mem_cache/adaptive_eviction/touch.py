@@ -23,10 +23,11 @@ class Touch:
     base, hashes: page hashes of the path from page ``start`` on, for the nodes
     that the request is going to insert. known: pages of the path that had a record,
     resident or ghost. node_id: its deepest node so far. end: pages of the path to the
-    end of that node, once an insert ended there.
+    end of that node, once an insert ended there. admitted: the request ran.
     """
 
     __slots__ = (
+        "admitted",
         "base",
         "end",
         "epoch",
@@ -48,7 +49,7 @@ class Touch:
         self.epoch = epoch
         self.priority = priority
         self.size = self.output = 0
-        self.final = False
+        self.final = self.admitted = False
         self.start = self.base = self.known = self.end = 0
         self.hashes = _NO_HASHES
         self.node_id: Optional[int] = None
