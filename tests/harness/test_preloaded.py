@@ -44,7 +44,6 @@ def test_what_has_an_interpreter_of_its_own_is_not_taken():
         {"python": "python3"},
         {"pythonpath": ["elsewhere"]},
         {"module": "sglang_router.launch_router"},
-        {"flags": {"dp_size": 2}},
     ):
         assert not Preloaded.can_start(replace(SPEC, **change)), change
 

@@ -54,14 +54,12 @@ class Preloaded:
     def can_start(spec: ServerSpec) -> bool:
         """Whether ``spec`` means what is imported here.
 
-        Variables of its own that may be read during import rule that out, and several
-        data-parallel ranks: their controller's processes hang when started this way.
+        Variables of its own that may be read during import rule that out.
         """
         return (
             spec.module == MODULE
             and spec.python == sys.executable
             and not (spec.command or spec.pythonpath or set(spec.env) - READ_LATE)
-            and spec.flags.get("dp_size", 1) == 1
         )
 
     def start(self, launch: Launch) -> ForkedGuard:

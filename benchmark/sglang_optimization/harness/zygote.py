@@ -77,8 +77,22 @@ def forked_interpreter(path: bytes, args: Sequence[Any], passfds: Sequence[int])
                 continue
     # Upstream's processes report a failure to their parent, which is now us.
     signal.signal(signal.SIGQUIT, lambda number, frame: os.kill(server, number))
+    be_everyones_fork_server(passfds[0])
     exec(args[list(args).index("-c") + 1], {"__name__": "__main__"})
     sys.exit(0)
+
+
+def be_everyones_fork_server(listener: int) -> None:
+    """Makes processes started from here, and theirs, be forked from here too.
+
+    A data-parallel controller starts the schedulers. It would start a fork server of its own,
+    and wait for ever for the lock that is held while this copy is made.
+    """
+    with socket.socket(fileno=os.dup(listener)) as line:
+        address = line.getsockname()
+    ours = multiprocessing.forkserver._forkserver
+    setattr(ours, "_forkserver_address", address)  # noqa: B010, unknown to typeshed
+    setattr(ours, "ensure_running", lambda: None)  # noqa: B010, a method to mypy
 
 
 def inherit_environment() -> None:
