@@ -73,6 +73,18 @@ def test_speculation_keeps_the_overlap_loop(tiny_model):
         (["--sampling-backend", "flashinfer"], "--sampling-backend flashinfer .*allowed: pytorch"),
         (["--dtype", "float16"], "--dtype float16 .*allowed: auto, float, float32, bfloat16"),
         (["--kv-cache-dtype", "fp8_e5m2"], "--kv-cache-dtype fp8_e5m2 .*allowed: auto, bfloat16"),
+        (
+            ["--speculative-algorithm", "NGRAM", "--attention-backend", "torch_native"],
+            "--attention-backend torch_native cannot verify drafts.*allowed: cpu_reference",
+        ),
+        (
+            ["--speculative-draft-attention-backend", "triton"],
+            "--speculative-draft-attention-backend triton .*allowed: cpu_reference",
+        ),
+        (
+            ["--speculative-use-rejection-sampling"],
+            "--speculative-use-rejection-sampling True .*allowed: False",
+        ),
         (["--quantization", "fp8"], "--quantization fp8 .*leave it unset"),
         (["--tensor-parallel-size", "3"], "--tensor-parallel-size 3 .*allowed: 1, 2"),
         (["--pipeline-parallel-size", "2"], "--pipeline-parallel-size 2 .*allowed: 1"),
@@ -101,3 +113,10 @@ def test_nothing_speculates_without_the_operators(monkeypatch):
     assert platform.supports_speculative_algorithm("DFLASH") is False
     monkeypatch.setattr(cpu_reference, "_SPECULATION_OPERATORS", "sglang.srt.platforms.absent")
     assert platform.supports_speculative_algorithm("NGRAM") is False
+
+
+def test_a_checkpoint_that_asks_for_quantization_is_refused():
+    from sglang.srt.layers.quantization import get_quantization_config
+
+    with pytest.raises(ValueError, match="weights quantized by fp8 cannot be served"):
+        get_quantization_config("fp8")

@@ -21,6 +21,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class ForkServer:
         environment: Mapping[str, str] | None = None,
         log: Any = None,
     ) -> None:
+        self._asking = threading.Lock()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
@@ -85,11 +87,12 @@ class ForkServer:
         self._process.wait()
 
     def _ask(self, message: Mapping[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
-        try:
-            socket.send_fds(self._control, [json.dumps(message).encode()], list(fds))
-            answer = self._control.recv(MESSAGE_BYTES)
-        except OSError:
-            answer = b""
+        with self._asking:
+            try:
+                socket.send_fds(self._control, [json.dumps(message).encode()], list(fds))
+                answer = self._control.recv(MESSAGE_BYTES)
+            except OSError:
+                answer = b""
         if not answer:
             raise ForkServerEnded("the process to fork from has ended")
         return json.loads(answer)
@@ -102,6 +105,7 @@ class Child:
         self.pid = pid
         self.returncode: int | None = None
         self._parent = parent
+        self._collecting = threading.Lock()
         # Its parent does not collect it before it is asked to, so the id is still its own.
         self._ended = os.pidfd_open(pid)
 
@@ -116,12 +120,17 @@ class Child:
         if self.returncode is None:
             if not select.select([self._ended], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0.0)
-            try:
-                self.returncode = self._parent.collect(self.pid)
-            except ForkServerEnded:  # before it, and its status went with that
-                self.returncode = -1
-            os.close(self._ended)
+            with self._collecting:
+                if self.returncode is None:  # nor did another thread meanwhile
+                    self.returncode = self._collect()
+                    os.close(self._ended)
         return self.returncode
+
+    def _collect(self) -> int:
+        try:
+            return self._parent.collect(self.pid)
+        except ForkServerEnded:  # before it, and its status went with that
+            return -1
 
     def kill(self) -> None:
         """Sends SIGKILL."""

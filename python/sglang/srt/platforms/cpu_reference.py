@@ -77,6 +77,14 @@ class CpuReferencePlatform(CpuDeviceMixin, SRTPlatform):
     def get_default_attention_backend(self) -> str:
         return ATTENTION_BACKEND
 
+    def get_quantization_config(self, quantization: str) -> None:
+        """A checkpoint may ask for it without a flag."""
+        raise ValueError(
+            f"weights quantized by {quantization} cannot be served on the reference "
+            "CPU platform (no accelerator was found); use a checkpoint in float32 or "
+            "bfloat16."
+        )
+
     def get_kv_pool_cls(self, *, kind: KVPoolKind) -> Optional[type]:
         if kind != "mha":
             return None

@@ -60,6 +60,17 @@ _CHOICES: tuple[_Choice, ...] = (
         "decode_attention_backend",
         (None, "cpu_reference", "torch_native"),
     ),
+    _Choice(
+        "--speculative-draft-attention-backend",
+        "speculative_draft_attention_backend",
+        (None, "cpu_reference"),
+    ),
+    # Its chain kernel exists for Triton only.
+    _Choice(
+        "--speculative-use-rejection-sampling",
+        "speculative_use_rejection_sampling",
+        (None, False),
+    ),
     _Choice("--sampling-backend", "sampling_backend", (None, "pytorch")),
     _Choice("--dtype", "dtype", ("auto", "float", "float32", "bfloat16")),
     _Choice("--kv-cache-dtype", "kv_cache_dtype", ("auto", "bfloat16", "bf16")),
@@ -105,6 +116,13 @@ def check(server_args: Any) -> None:
                 f"{flag} {value} cannot be served on the reference CPU platform "
                 f"(no accelerator was found); {hint}."
             )
+    if _asked(server_args, "speculative_algorithm"):
+        for flag, field, _ in _CHOICES:
+            if _asked(server_args, field) == "torch_native" and "attention" in field:
+                raise ValueError(
+                    f"{flag} torch_native cannot verify drafts, so not with "
+                    "--speculative-algorithm; allowed: cpu_reference."
+                )
 
 
 def apply_defaults(server_args: Any, *, attention_backend: str) -> None:
