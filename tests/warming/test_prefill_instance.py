@@ -61,9 +61,7 @@ def test_control_requests_may_come_during_a_step(pair):
     wait_warm(prefill)
     for _ in range(3):
         prefill.flush_cache()  # both are warmed again
-        asked, deadline = 0, time.monotonic() + 60
+        deadline = time.monotonic() + 60
         while {each["state"] for each in states(prefill)[0].values()} != {"warm"}:
             assert prefill.server_info()["internal_states"]
-            asked += 1
             assert time.monotonic() < deadline, states(prefill)
-        assert asked > 1
