@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from eviction import policies
-from eviction.driver import Replay, hit_counts, replay
+from eviction.driver import Replay, hit_counts, replay, replay_in_turns
 from eviction.optimum import optimum
 from eviction.readers import read_trace
 from eviction.trace import Request, Trace
@@ -55,6 +55,19 @@ def test_both_tree_cores_give_the_same_hits(golden_trace, name):
     assert hit_counts(golden_trace, [one(f"{name}@python")], CAPACITIES) == {
         f"{name}@python": GOLDEN[name]
     }
+
+
+def test_policies_that_take_turns_hit_as_alone(golden_trace):
+    names = ["lru", "lru@python", "adaptive", "lhd", "s3fifo"]
+    chosen = [one(name) for name in names]
+    parts = list(replay_in_turns(golden_trace, chosen, 120, parts=3))
+    assert len(parts) == 3
+    alone = [replay(golden_trace, policy, 120) for policy in chosen]
+    assert [outcome.hit_blocks for outcome in parts[-1]] == [
+        outcome.hit_blocks for outcome in alone
+    ]
+    assert all(outcome.requests == len(golden_trace.requests) for outcome in parts[-1])
+    assert parts[-1][2].state_bytes
 
 
 def test_golden_hits_of_trimming_lru(golden_trace):

@@ -35,6 +35,8 @@ QUICK_CAPACITIES = [250, 500]
 FULL_CAPACITIES = [125, 250, 500, 1000, 2000]
 # Shares of a trace's distinct blocks, for traces without --capacity.
 TRACE_SHARES = {False: (0.02, 0.05, 0.1), True: (0.01, 0.02, 0.05, 0.1, 0.2)}
+# Steps of progress for one trace and capacity.
+PARTS = 10
 SCALE_LEAVES = [1_000, 10_000, 100_000]
 # Without --policies: the reference baselines rescan all leaves and are slow at scale.
 SCALE_POLICIES = ["lru", "lru@python", "lru-trim", "weighted", "adaptive"]
@@ -158,18 +160,23 @@ def run_replays(
     cells: list[tuple[Trace, int]], chosen: list[policies.Policy], page_size: int
 ) -> list[report.Row]:
     """Rows of the replay tables, derived columns included."""
-    from .driver import replay
+    from .driver import replay_in_turns
 
     _forget_imports()
     rows = []
-    with progress.steps(len(cells) * (len(chosen) + 1)) as bar:
+    with progress.steps(len(cells) * (PARTS + 1)) as bar:
         for trace, capacity in cells:
-            for policy in chosen:
-                bar.start(f"{trace.name}, {capacity:,} blocks: {policy.name}")
-                gc.collect()
-                outcome = replay(trace, policy, capacity, page_size)
-                rows.append(report.outcome_row(trace, policy, capacity, outcome))
+            gc.collect()
+            parts = replay_in_turns(trace, chosen, capacity, page_size, PARTS)
+            for part in range(PARTS):
+                bar.start(f"{trace.name}, {capacity:,} blocks: requests, part {part + 1}")
+                outcomes = next(parts)
                 bar.finish()
+            del parts  # with its caches
+            rows += [
+                report.outcome_row(trace, policy, capacity, outcome)
+                for policy, outcome in zip(chosen, outcomes, strict=True)
+            ]
             bar.start(f"{trace.name}, {capacity:,} blocks: optimum")
             bound = optimum(trace, capacity, page_size)
             rows.append(report.bound_row(trace, capacity, bound))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
-from typing import Any, Sequence
+from typing import Any, Iterator, Sequence
 
 import torch
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
@@ -30,6 +30,9 @@ from .hooks import Hooks, make_hooks
 from .policies import Policy
 from .pool import make_cache
 from .trace import Request, Trace
+
+# Long enough that the caches of the processor hold one policy's tree most of the time.
+TURN_REQUESTS = 64
 
 
 @dataclass
@@ -113,6 +116,14 @@ class Replay:
         """
         for request in trace.requests:
             self.serve(request)
+        return self.end()
+
+    def end(self) -> Outcome:
+        """What was measured, after the last request.
+
+        Raises:
+            AssertionError: as ``run``.
+        """
         self.check()
         self.outcome.state_bytes = self.hooks.state_bytes(self.cache)
         self.outcome.details = self.hooks.details(self.cache)
@@ -236,6 +247,35 @@ def replay(
 ) -> Outcome:
     """Replay ``trace`` under ``policy`` in a fresh pool of ``capacity`` blocks."""
     return Replay(policy, capacity, trace.block_tokens, page_size).run(trace)
+
+
+def replay_in_turns(
+    trace: Trace, policies: Sequence[Policy], capacity: int, page_size: int = 1, parts: int = 10
+) -> Iterator[list[Outcome]]:
+    """Replay ``trace`` under every policy, a few requests each in turn.
+
+    A machine that slows down for a second or two then slows all policies alike, which
+    keeps the ratios of their times.
+
+    Args:
+        parts: how often to tell of progress.
+
+    Yields:
+        The outcomes in the order of ``policies``, after each part; complete after the last.
+    """
+    replays = [Replay(policy, capacity, trace.block_tokens, page_size) for policy in policies]
+    requests = trace.requests
+    for part in range(parts):
+        first, end = (len(requests) * edge // parts for edge in (part, part + 1))
+        for start in range(first, end, TURN_REQUESTS):
+            turn = requests[start : min(start + TURN_REQUESTS, end)]
+            for tree in replays:
+                for request in turn:
+                    tree.serve(request)
+        if part == parts - 1:
+            for tree in replays:
+                tree.end()
+        yield [tree.outcome for tree in replays]
 
 
 def hit_counts(

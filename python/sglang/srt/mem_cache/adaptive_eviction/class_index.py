@@ -134,7 +134,9 @@ class ClassIndex:
         if record is None or record.entry is None:
             return
         entry, record.entry = record.entry, None
-        queue, entry[_QUEUE] = entry[_QUEUE], None
+        queue = entry[_QUEUE]
+        # The entry stays in the heaps for a while, and must not keep the node alive.
+        entry[_QUEUE] = entry[_NODE] = None
         if entry is queue.oldest or entry is queue.newest:
             queue.outdate()
 
@@ -219,10 +221,14 @@ class ClassIndex:
         if newest is not best:
             time = newest[_TIME]
             age_bin = bisect_right(BIN_STARTS, now - time) - 1 if now > time else 0
-            if time + BIN_ENDS[age_bin] < until:
-                until = time + BIN_ENDS[age_bin]
             if row[age_bin] < value:
                 value, best = row[age_bin], newest
+            else:
+                # It cannot win before the bin with a lower value.
+                while time + BIN_ENDS[age_bin] < until and row[age_bin + 1] >= value:
+                    age_bin += 1
+            if time + BIN_ENDS[age_bin] < until:
+                until = time + BIN_ENDS[age_bin]
         group.candidates[cls] = (value, best[_SEQ], best[1], best[_NODE], queue, until)
 
     def end(self) -> None:

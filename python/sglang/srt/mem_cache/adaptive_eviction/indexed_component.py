@@ -109,6 +109,49 @@ class IndexedFullComponent(FullComponent):
         super()._recede_session_coverage(session_id, leaf, fallback)
         self._leaf_changed(leaf)
 
+    # ---- sizes ----
+
+    def value_len(self, node: UnifiedTreeNode) -> int:
+        # Asked for at every lock and unlock of every node of a path, where the
+        # tensor's own len() takes longer than all else that is done there.
+        value = node.component_data[_FULL].value
+        return 0 if value is None else value.numel()
+
+    reclaimable_value_len = value_len
+
+    # ---- locks ----
+
+    def release_component_lock(
+        self, node: UnifiedTreeNode, params: Any, lock_host: bool = False
+    ) -> None:
+        """Release a path from ``node`` upwards, as the base component does.
+
+        The base component asks at every node whether it is a leaf now. Only a node
+        without a child on the device can be one: on the way up, ``node`` itself,
+        which whoever releases looks at, and what is above an evicted part.
+        """
+        if lock_host:
+            super().release_component_lock(node, params, lock_host)
+            return
+        tree = self.tree_core
+        evictable = tree.component_evictable_size_
+        protected = tree.component_protected_size_
+        root, current, child_on_device = tree.root_node, node, False
+        while current is not root:
+            data = current.component_data[_FULL]
+            assert data.lock_ref > 0, f"node {current.id} is released, but not locked"
+            data.lock_ref -= 1
+            on_device = data.value is not None
+            if data.lock_ref == 0:
+                if on_device:
+                    tokens = data.value.numel()
+                    evictable[_FULL] += tokens
+                    protected[_FULL] -= tokens
+                if not child_on_device and current is not node:
+                    tree._update_evictable_leaf_sets(current)
+            child_on_device = on_device
+            current = current.parent
+
     # ---- eviction ----
 
     def _tail_tokens(self, node: UnifiedTreeNode) -> int:

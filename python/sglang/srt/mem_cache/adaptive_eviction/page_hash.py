@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Optional
 
 import numpy as np
 
+from . import native
+
 if TYPE_CHECKING:
     from sglang.srt.mem_cache.radix_cache import RadixKey
 
@@ -71,6 +73,20 @@ def page_hashes(
     count = (len(key) - first_unit) // page_size * page_size
     if count <= 0:
         return np.empty(0, np.uint64)
+    units = key.token_ids
+    if native.kernels is not None and isinstance(units, array):
+        out = np.empty(count // page_size, np.uint64)
+        native.kernels.page_hashes(
+            units, first_unit, page_size, bool(key.is_bigram), position, base, out
+        )
+        return out
+    return _page_hashes(key, first_unit, count, position, base, page_size)
+
+
+def _page_hashes(
+    key: RadixKey, first_unit: int, count: int, position: int, base: int, page_size: int
+) -> np.ndarray:
+    """The same with numpy, for ``count`` units, a multiple of ``page_size``."""
     # The slice copies: an array whose buffer is exported could not grow in place.
     raw = key.token_ids[first_unit : first_unit + count + bool(key.is_bigram)]
     if isinstance(raw, array):

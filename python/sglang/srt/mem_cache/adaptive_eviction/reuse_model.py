@@ -21,6 +21,8 @@ from bisect import bisect_right
 
 import numpy as np
 
+from . import native
+
 BINS = 72
 HIT_LEVELS, SIZE_LEVELS, OUTPUT_LEVELS = 4, 4, 5
 CLASSES = HIT_LEVELS * SIZE_LEVELS * OUTPUT_LEVELS
@@ -217,25 +219,26 @@ class ReuseModel:
         curve = base.reshape(_BLOCKS, _SHARED)
         factors = [np.ones(size) for size in _FACTORS]
 
-        def product(at: np.ndarray) -> np.ndarray:
-            scale = factors[0][at[0]] * factors[1][at[1]] * factors[2][at[2]]
-            return np.minimum(0.95, curve * scale[:, :, None])
+        def scale(at: np.ndarray) -> np.ndarray:
+            return factors[0][at[0]] * factors[1][at[1]] * factors[2][at[2]]
+
+        def by_level(feature: int, amounts: np.ndarray) -> np.ndarray:
+            size = _FACTORS[feature]
+            return np.bincount(places[feature], amounts.ravel(), size) + weight
 
         seen = self._observed()
         at = _FACTOR_OF[:, seen]
+        places = at.reshape(3, -1)
         exposures = self.exposures[seen].reshape(-1, _BLOCKS, _SHARED)
+        unscaled = (curve * exposures).sum(axis=2)
         reuses = self.reuses[seen].reshape(-1, _BLOCKS, _SHARED).sum(axis=2)
-
-        def by_level(feature: int, amounts: np.ndarray) -> np.ndarray:
-            places = at[feature].ravel()
-            return np.bincount(places, amounts.ravel(), _FACTORS[feature]) + weight
-
         observed = [by_level(feature, reuses) for feature in range(3)]
         for _ in range(3):
             for feature in range(3):
-                expected = (product(at) * exposures).sum(axis=2)
+                expected = scale(at) * unscaled
                 factors[feature] *= observed[feature] / by_level(feature, expected)
-        return product(_FACTOR_OF).reshape(CLASSES, BINS)
+        hazard = curve * scale(_FACTOR_OF)[:, :, None]
+        return np.minimum(0.95, hazard).reshape(CLASSES, BINS)
 
     def state_bytes(self) -> int:
         """Bytes of the counts and the index."""
@@ -250,6 +253,15 @@ def best_ratios(hazard: np.ndarray) -> np.ndarray:
     at which to give up a page of age ``b``. The page is taken to be in the middle
     of its bin, so the first bin counts with half its width and half its hazard.
     """
+    if native.kernels is not None:
+        out = np.empty(hazard.shape)
+        native.kernels.best_ratios(np.ascontiguousarray(hazard), WIDTHS, out)
+        return out
+    return _best_ratios(hazard)
+
+
+def _best_ratios(hazard: np.ndarray) -> np.ndarray:
+    """The same with numpy."""
     # Bins first: the shrinking slices below stay contiguous.
     z = np.ascontiguousarray(hazard.T)
     half = z / 2
