@@ -57,9 +57,10 @@ def test_both_tree_cores_give_the_same_hits(golden_trace, name):
     }
 
 
-def test_policies_that_take_turns_hit_as_alone(golden_trace):
-    names = ["lru", "lru@python", "adaptive", "lhd", "s3fifo"]
+def test_policies_that_take_turns_hit_as_alone(golden_trace, monkeypatch):
+    names = ["lru", "lru@python", "adaptive", "weighted", "lhd", "s3fifo", "marconi"]
     chosen = [one(name) for name in names]
+    monkeypatch.setattr("eviction.driver.TURN_REQUESTS", 7)
     parts = list(replay_in_turns(golden_trace, chosen, 120, parts=3))
     assert len(parts) == 3
     alone = [replay(golden_trace, policy, 120) for policy in chosen]

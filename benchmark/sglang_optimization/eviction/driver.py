@@ -23,6 +23,7 @@ from typing import Any, Iterator, Sequence
 import torch
 from sglang.srt.mem_cache.base_prefix_cache import InsertParams, MatchPrefixParams
 from sglang.srt.mem_cache.radix_cache import RadixKey
+from sglang.srt.mem_cache.unified_cache.components import base as access_clock
 
 from common import stats
 
@@ -107,6 +108,7 @@ class Replay:
         self.hooks.attach(self.cache)
         self.allocator = self.cache.token_to_kv_pool_allocator
         self.outcome = Outcome()
+        self._accesses = access_clock._LAST_ACCESS_TIME_COUNTER_FLOAT
 
     def run(self, trace: Trace) -> Outcome:
         """Replay ``trace`` and return what was measured.
@@ -117,6 +119,17 @@ class Replay:
         for request in trace.requests:
             self.serve(request)
         return self.end()
+
+    def turn(self, requests: Sequence[Request]) -> None:
+        """Serve ``requests`` while other replays wait.
+
+        The trees of a process share a count of accesses, and some policies weigh its
+        differences; so each replay goes on with its own.
+        """
+        access_clock._LAST_ACCESS_TIME_COUNTER_FLOAT = self._accesses
+        for request in requests:
+            self.serve(request)
+        self._accesses = access_clock._LAST_ACCESS_TIME_COUNTER_FLOAT
 
     def end(self) -> Outcome:
         """What was measured, after the last request.
@@ -270,8 +283,7 @@ def replay_in_turns(
         for start in range(first, end, TURN_REQUESTS):
             turn = requests[start : min(start + TURN_REQUESTS, end)]
             for tree in replays:
-                for request in turn:
-                    tree.serve(request)
+                tree.turn(turn)
         if part == parts - 1:
             for tree in replays:
                 tree.end()

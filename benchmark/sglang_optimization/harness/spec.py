@@ -111,19 +111,29 @@ class ServerSpec:
 def free_port(host: str = "127.0.0.1") -> int:
     """Returns a TCP port that is free now.
 
-    The first free one from ``$SGLANG_HARNESS_PORT_BASE`` upwards where that is set, so that
-    several people can share a machine, else one the kernel picks. From a base no port is
-    given twice in one process: the first taker may not have bound it yet.
+    One of the 100 from ``$SGLANG_HARNESS_PORT_BASE`` upwards where that is set, so that
+    several people can share a machine, else one the kernel picks. From a base every process
+    begins somewhere else and gives no port twice before all were given: the first taker may
+    not have bound it yet.
     """
     base = os.environ.get(PORT_BASE)
-    candidates = range(int(base), int(base) + 100) if base else [0]
-    for port in candidates:
-        if port in _given:
-            continue
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-            if base:
+    if not base:
+        port = _bound(host, 0)
+        assert port is not None, "the kernel gave no port"
+        return port
+    ports = [int(base) + (os.getpid() * 7 + i) % 100 for i in range(100)]
+    for fresh in (True, False):
+        for port in ports:
+            if (port not in _given) is fresh and _bound(host, port) is not None:
                 _given.add(port)
-            return probe.getsockname()[1]
-    raise ServerError(f"no free port from {PORT_BASE}={base} to {candidates[-1]}")
+                return port
+    raise ServerError(f"no free port from {PORT_BASE}={base} to {int(base) + 99}")
+
+
+def _bound(host: str, port: int) -> int | None:
+    """The port that a socket could be bound to, or None."""
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))
+        return int(probe.getsockname()[1])
+    return None
