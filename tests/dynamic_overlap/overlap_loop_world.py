@@ -163,7 +163,7 @@ class LoopWorld:
             assert self.processed == batch.number, "the grammar has not seen the last result"
         result = SimpleNamespace(number=batch.number, sampled=False, copy_done=None)
         if self.dynamic_overlap is not None:
-            self.dynamic_overlap.timer.launch_ended(result)
+            self.dynamic_overlap.launch_ended(result)
         return result
 
     def launch_batch_sample_if_needed(self, result, batch):

@@ -5,8 +5,8 @@
 
 ``flip`` decides at random at every step: process the queued result before scheduling,
 just before launching, or after. Requests are long (chunked), constrained by a regular
-expression, ended by a stop token, by their length or by an abort, and one is retracted
-every few steps. Everything is drawn before the run from SEED, so that runs that
+expression, penalized, ended by a stop token, by their length or by an abort, and one is
+retracted every few steps. Everything is drawn before the run from SEED, so that runs that
 decide differently are given the same requests.
 """
 
@@ -35,7 +35,7 @@ def draw(seed: int) -> list[dict[str, Any]]:
     for number in range(REQUESTS):
         phrase = [rng.randrange(33, 127) for _ in range(rng.choice((1, 4, 9, 300)))]
         length = rng.choice((1, 5, 20, 63, 64, 65, 150, 200))
-        kind = rng.choices(("length", "stop", "regex", "abort"), (4, 3, 2, 2))[0]
+        kind = rng.choices(("length", "stop", "regex", "penalty", "abort"), (4, 3, 2, 1, 2))[0]
         at += rng.choice((0, 0, 0, 1, 2, 5))
         drawn.append(
             {
@@ -63,7 +63,7 @@ class FlipMaker:
     def __init__(self, seed: int):
         self.random = random.Random(seed)
         self.proposals: dict = {}
-        self.early = self.late = self.overlapped = 0
+        self.early = self.late = self.overlapped = self.plain = 0
 
     def decide(self, phase, size):
         early = self.random.random() < 0.4
@@ -95,6 +95,13 @@ def install_flips(scheduler, seed: int) -> FlipMaker:
             maker.overlapped += 1
         return disable
 
+    ended = overlap.launch_ended
+
+    def launch_ended(result):
+        maker.plain += not scheduler.enable_overlap
+        ended(result)
+
+    overlap.launch_ended = launch_ended
     scheduler.is_disable_overlap_for_batch = asked
     return maker
 
@@ -169,6 +176,8 @@ def request(run: SchedulerInProcess, r: dict[str, Any]):
     elif r["kind"] == "regex":
         sampling.ignore_eos = False
         sampling.regex = "([a-f]{1,3}-){2}[0-9]{1,4}"
+    elif r["kind"] == "penalty":
+        sampling.frequency_penalty = 0.5
     return made
 
 
@@ -204,6 +213,7 @@ def main(model: str, path: str, seed: int, way: str, flags: list[str]) -> None:
     }
     if maker is not None:
         found["flips"] = [maker.early, maker.late, maker.overlapped]
+        found["plain_launches"] = maker.plain
     if contexts is not None:
         texts = {r["rid"]: r["ids"] + run.output.get(r["rid"], []) for r in requests}
         found["contexts"] = len(contexts.asked)

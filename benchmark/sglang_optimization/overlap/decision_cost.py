@@ -148,7 +148,7 @@ def _loop(steps: int, overlap: Any) -> None:
                 overlap.timer.forward_begins()
             if overlap.timer.on_stream:
                 overlap.timer.forward_ended()
-            overlap.timer.launch_ended(result)
+            overlap.launch_ended(result)
             overlap.timer.process_begins(result)
             overlap.process_ended(batch)
         queue.clear()

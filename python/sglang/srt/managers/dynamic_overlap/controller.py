@@ -56,6 +56,10 @@ class DynamicOverlap:
             the patched places without a detour, as every call costs.
         chunks_send_kv: a chunk's result sends KV up to where the next pass says
             (prefill instance of a disaggregated pair).
+        plain_launches: a batch that runs alone is launched as the loop without overlap
+            launches it, which spares the copies and events that overlapping needs.
+            Only where a launch blocks until its result is there, and without
+            speculation, which keeps other state in the two kinds of launch.
     """
 
     def __init__(
@@ -65,6 +69,7 @@ class DynamicOverlap:
         metrics: Optional[OverlapMetrics],
         timer: Optional[StepTimer],
         chunks_send_kv: bool = False,
+        plain_launches: bool = False,
     ):
         self.scheduler = scheduler
         self.maker = maker
@@ -72,6 +77,8 @@ class DynamicOverlap:
         self.timer: Union[StepTimer, Untimed] = timer or Untimed()
         self._measures = timer is not None
         self.chunks_send_kv = chunks_send_kv
+        self._plain_launches = plain_launches
+        self._launched_plainly = False
         self._counts = None if metrics is None else metrics.counts
         self._unexported = 0
         # Whether this pass has processed the last result before scheduling.
@@ -198,6 +205,14 @@ class DynamicOverlap:
         elif mode.is_extend():
             phase, size = PREFILL, batch.extend_num_tokens or 0
         self._phase, self._size = phase, size
+        if (
+            self._plain_launches
+            and phase is not None
+            and not self.scheduler.result_queue
+            and _is_plain(batch)
+        ):
+            self._launched_plainly = True
+            self.scheduler.enable_overlap = False
         if self._measures:
             if phase is None or idle or not self.maker.wants_times(phase, size):
                 self.timer.untimed_launch_begins()
@@ -205,6 +220,13 @@ class DynamicOverlap:
                 self.timer.launch_begins(
                     phase, size, len(batch.reqs), self.scheduler._sched_idled
                 )
+
+    def launch_ended(self, result: Any) -> None:
+        """``run_batch`` returns ``result``."""
+        self.timer.launch_ended(result)
+        if self._launched_plainly:
+            self._launched_plainly = False
+            self.scheduler.enable_overlap = True
 
     def process_ended(self, batch: ScheduleBatch) -> None:
         """``process_batch_result`` returns."""
@@ -226,3 +248,19 @@ class DynamicOverlap:
         # A decode instance holds them back until there is room for their KV.
         held = getattr(self.scheduler, "disagg_decode_prealloc_queue", None)
         return held is not None and bool(held.queue or held.retracted_queue)
+
+
+def _is_plain(batch: ScheduleBatch) -> bool:
+    """Whether both kinds of launch find the same state for this batch.
+
+    Under overlap a grammar's tokens are sampled after the last result, and penalties
+    are summed up before the launch, into fields that the next such launch empties.
+    """
+    info = batch.sampling_info
+    return not (
+        info is None
+        or batch.has_grammar
+        or info.penalizer_orchestrator.is_required
+        or info.acc_additive_penalties is not None
+        or info.acc_scaling_penalties is not None
+    )

@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Optional
 
 from sglang.srt.disaggregation.utils import DisaggregationMode
+from sglang.srt.environ import envs
 from sglang.srt.managers.dynamic_overlap.config import FLAG, parse_config
 from sglang.srt.managers.dynamic_overlap.controller import DynamicOverlap
 from sglang.srt.managers.dynamic_overlap.decision import OverlapDecisionMaker
@@ -59,6 +60,10 @@ def create_dynamic_overlap(scheduler: Scheduler) -> Optional[DynamicOverlap]:
         metrics,
         timer,
         chunks_send_kv=scheduler.disaggregation_mode == DisaggregationMode.PREFILL,
+        plain_launches=synchronous
+        and scheduler.is_generation
+        and scheduler.spec_algorithm.is_none()
+        and not envs.SGLANG_ENABLE_DELAY_SAMPLE.get(),
     )
 
 
