@@ -263,7 +263,7 @@ def replay(
 
 
 def replay_in_turns(
-    trace: Trace, policies: Sequence[Policy], capacity: int, page_size: int = 1, parts: int = 10
+    trace: Trace, policies: Sequence[Policy], capacity: int, page_size: int = 1, parts: int = 1
 ) -> Iterator[list[Outcome]]:
     """Replay ``trace`` under every policy, a few requests each in turn.
 

@@ -14,5 +14,8 @@ from typing import Optional
 kernels: Optional[ModuleType]
 try:
     from sgl_kernel_ext import reuse as kernels
-except ImportError:
+except ImportError as error:
+    # Not installed, or too old; one that is broken shall not go unnoticed.
+    if error.name != "sgl_kernel_ext":
+        raise
     kernels = None
