@@ -207,3 +207,12 @@ def test_interval_of_a_median():
     low, high = stats.median_interval([0.9, 1.0, 1.1] * 9, seed=1)
     assert 0.9 <= low <= 1.0 <= high <= 1.1
     assert stats.median_interval([1.0], seed=1) == (1.0, 1.0)
+
+
+def test_interval_of_grouped_values_is_as_wide_as_the_groups_differ():
+    groups = [[0.9] * 50, [1.0] * 50, [1.1] * 50]
+    low, high = stats.grouped_median_interval(groups, seed=1)
+    assert (low, high) == (0.9, 1.1)
+    values = [value for group in groups for value in group]
+    inner_low, inner_high = stats.median_interval(values, seed=1)
+    assert inner_low == inner_high == 1.0

@@ -67,11 +67,24 @@ class LoopWorld:
         seed: of batches and of idle passes.
         timer, metrics: handed to the feature.
         speculation: batches may have a grammar that needs the last result.
+        synchronous: launching is computing; four batches in five need nothing else.
     """
 
-    def __init__(self, kind, maker, passes, seed, timer=None, metrics=None, speculation=False):
+    def __init__(
+        self,
+        kind,
+        maker,
+        passes,
+        seed,
+        timer=None,
+        metrics=None,
+        speculation=False,
+        synchronous=False,
+    ):
         self.kind = kind
+        self.synchronous = synchronous
         self.random, self.holding = random.Random(seed), random.Random(seed)
+        self.plainness = random.Random(seed)
         self.passes = passes
         self.speculation = speculation
         self.log = []
@@ -80,7 +93,7 @@ class LoopWorld:
         self.most_queued = 0
         self.gracefully_exit = self._engine_paused = self._sched_idled = False
         self.require_mlp_sync = self.enable_unified_memory = self.enable_staging = False
-        self.is_generation = True
+        self.is_generation = self.enable_overlap = True
         self.result_queue = deque()
         self.running_batch = self.last_batch = self.chunked_req = None
         self.waiting_queue, self._deferred_input_requests = [], []
@@ -100,7 +113,13 @@ class LoopWorld:
         self.dynamic_overlap = None
         if maker is not None:
             self.dynamic_overlap = DynamicOverlap(
-                self, maker, metrics, timer, chunks_send_kv=kind == "prefill"
+                self,
+                maker,
+                metrics,
+                timer,
+                chunks_send_kv=kind == "prefill",
+                plain_launches=synchronous,
+                plain_passes=synchronous,
             )
 
     def run(self):
@@ -110,8 +129,11 @@ class LoopWorld:
     # ---- called by the loops
 
     def ingest_requests(self, stop_at_pause=False):
-        # A pause processes the queued result itself whenever there is a last batch.
-        assert bool(self.last_batch) == bool(self.result_queue)
+        # Whenever there is a last batch a pause processes the queued result itself; it asks
+        # whether there is one only where a pass may have left none.
+        assert bool(self.last_batch) == bool(self.result_queue) or (
+            self.synchronous and self.last_batch
+        )
         self.passes -= 1
         self.gracefully_exit = self.passes <= 0
         if self.dynamic_overlap is not None:
@@ -142,6 +164,12 @@ class LoopWorld:
                 is_extend_in_batch=mode.is_extend(),
                 grammar=self.speculation and self.random.random() < 0.3,
                 spec_algorithm=self.spec_algorithm,
+                has_grammar=self.plainness.random() < 0.2,
+                sampling_info=SimpleNamespace(
+                    penalizer_orchestrator=SimpleNamespace(is_required=False),
+                    acc_additive_penalties=None,
+                    acc_scaling_penalties=None,
+                ),
             )
             if self.kind == "prefill" and self.random.random() < 0.3:
                 self.chunked_req = batch.reqs[0] = SimpleNamespace(inflight_middle_chunks=1)
@@ -161,7 +189,9 @@ class LoopWorld:
         self.log.append(("launch", batch.number))
         if batch.grammar and batch.forward_mode.is_decode():
             assert self.processed == batch.number, "the grammar has not seen the last result"
-        result = SimpleNamespace(number=batch.number, sampled=False, copy_done=None)
+        plainly = not self.enable_overlap
+        assert not (plainly and (self.result_queue or batch.has_grammar))
+        result = SimpleNamespace(number=batch.number, sampled=plainly, copy_done=None)
         if self.dynamic_overlap is not None:
             self.dynamic_overlap.launch_ended(result)
         return result

@@ -5,8 +5,9 @@
 
 ``flip`` decides at random at every step: process the queued result before scheduling,
 just before launching, or after. Requests are long (chunked), constrained by a regular
-expression, penalized, ended by a stop token, by their length or by an abort, and one is
-retracted every few steps. Everything is drawn before the run from SEED, so that runs that
+expression, penalized, ended by a stop token, by their length or by an abort, one is
+retracted every few steps, and the engine is paused now and then, in place or with all
+requests retracted. Everything is drawn before the run from SEED, so that runs that
 decide differently are given the same requests.
 """
 
@@ -25,6 +26,8 @@ REQUESTS = 28
 # Arrive at once, so that batches are wide.
 BURST = 8
 STOP_TOKENS = range(ord("a"), ord("k"))
+# In passes that do something; long enough for a request to arrive meanwhile.
+PAUSE_INTERVAL, PAUSED_PASSES = 11, 3
 
 
 def draw(seed: int) -> list[dict[str, Any]]:
@@ -132,11 +135,18 @@ class Contexts:
         return found
 
 
-def script(requests, retracted):
-    """Yields the input of each pass: arrivals by pass, aborts by tokens written."""
+def script(requests, retracted, pauses):
+    """Yields the input of each pass: arrivals by pass, aborts by tokens written.
+
+    Counts what is retracted, and in ``pauses`` by whether a result was queued then.
+    """
 
     def inputs(run: SchedulerInProcess):
-        from sglang.srt.managers.io_struct import AbortReq
+        from sglang.srt.managers.io_struct import (
+            AbortReq,
+            ContinueGenerationReqInput,
+            PauseGenerationReqInput,
+        )
 
         scheduler = run.scheduler
         add = scheduler._add_request_to_queue
@@ -157,8 +167,17 @@ def script(requests, retracted):
                 if len(run.output.get(rid, [])) >= r["abort_after"] and r not in waiting:
                     del to_abort[rid]
                     new.append(AbortReq(rid=rid))
+            pause, paused = divmod(step, PAUSE_INTERVAL)
+            if pause and not paused:
+                mode = "retract" if pause % 2 else "in_place"
+                new.append(PauseGenerationReqInput(mode=mode))
+                if scheduler.last_batch and scheduler.enable_overlap and mode == "retract":
+                    pauses[bool(scheduler.result_queue)] += 1
+            elif pause and paused == PAUSED_PASSES:
+                new.append(ContinueGenerationReqInput(torch_empty_cache=False))
             yield new
             step += 1
+        yield [ContinueGenerationReqInput(torch_empty_cache=False)]
         yield from run.until(scheduler.is_fully_idle)
         yield []
 
@@ -188,7 +207,7 @@ def main(model: str, path: str, seed: int, way: str, flags: list[str]) -> None:
     # Read from the environment when the module was imported.
     module.TEST_RETRACT, module.TEST_RETRACT_INTERVAL = True, 17
     requests = draw(seed)
-    retracted = [0]
+    retracted, pauses = [0], [0, 0]
     way_flags = {
         "off": ["--disable-overlap-schedule"],
         "overlap": [],
@@ -196,7 +215,9 @@ def main(model: str, path: str, seed: int, way: str, flags: list[str]) -> None:
     }[way]
     base = ["--max-total-tokens", "560", "--chunked-prefill-size", "64", "--random-seed", "1"]
     base += ["--schedule-conservativeness", "0.1", "--max-running-requests", "12"]
-    run = SchedulerInProcess(model, [*base, *way_flags, *flags], script(requests, retracted))
+    run = SchedulerInProcess(
+        model, [*base, *way_flags, *flags], script(requests, retracted, pauses)
+    )
     scheduler = run.scheduler
     maker = install_flips(scheduler, seed) if way == "flip" else None
     corpus = getattr(scheduler.draft_worker, "ngram_corpus", None)
@@ -206,6 +227,7 @@ def main(model: str, path: str, seed: int, way: str, flags: list[str]) -> None:
         "output": dict(sorted(run.output.items())),
         "ended": dict(sorted(run.ended.items())),
         "retracted": retracted[0],
+        "pauses": pauses,
         "overlap": scheduler.enable_overlap,
         "free": scheduler.token_to_kv_pool_allocator.available_size()
         + scheduler.tree_cache.evictable_size(),

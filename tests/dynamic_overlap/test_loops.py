@@ -45,12 +45,17 @@ class Coin:
 @pytest.mark.parametrize("kind", LOOPS)
 @pytest.mark.parametrize("speculation", [False, True])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
-def test_every_result_is_processed_once_and_in_order(kind, share, speculation):
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_every_result_is_processed_once_and_in_order(kind, share, speculation, synchronous):
+    if synchronous and speculation:
+        pytest.skip("speculation launches alike everywhere")
     if kind == "prefill" and speculation:
         pytest.skip("the prefill loop does not ask about grammars")
     for seed in range(10):
         coin = Coin(share, seed)
-        world = LoopWorld(kind, coin, PASSES, seed, speculation=speculation).run()
+        world = LoopWorld(
+            kind, coin, PASSES, seed, speculation=speculation, synchronous=synchronous
+        ).run()
         assert world.launched > PASSES / 2
         # What is left is in the queue: the loop ended between two passes.
         assert world.processed + len(world.result_queue) == world.launched
@@ -63,14 +68,51 @@ def test_every_result_is_processed_once_and_in_order(kind, share, speculation):
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_overlapping_always_is_upstreams_loop(kind):
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_overlapping_always_is_upstreams_loop(kind, synchronous):
     without = LoopWorld(kind, None, PASSES, 3).run()
-    assert LoopWorld(kind, Coin(0.0), PASSES, 3).run().log == without.log
+    always = LoopWorld(kind, Coin(0.0), PASSES, 3, synchronous=synchronous).run()
+    assert always.log == without.log
+
+
+@pytest.mark.parametrize("kind", ["null", "decode"])
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_where_launching_is_computing_a_drained_pass_queues_nothing(kind, share):
+    coin = Coin(share)
+    metrics = OverlapMetrics(coin, None)
+    world = LoopWorld(kind, coin, PASSES, 5, metrics=metrics, synchronous=True)
+    alone, queued = [], []
+    begins = world.dynamic_overlap.launch_begins
+
+    def after_beginning(batch):
+        begins(batch)
+        (queued if world.enable_overlap else alone).append(batch.number)
+
+    world.dynamic_overlap.launch_begins = after_beginning
+    world.run()
+    left = [batch.number for batch, _ in world.result_queue]
+    assert len(alone) > PASSES / 4 and len(queued) > 20
+    # One decision a result, wherever it is made; the last may not have been due.
+    assert sum(metrics.counts.values()) in (world.launched, world.launched - 1)
+    assert coin.drains + metrics.counts.get((True, "coin"), 0) == sum(metrics.counts.values())
+    assert not set(left) & set(alone)
+    if share == 1.0:
+        assert set(metrics.counts) == {(False, "coin")}
+
+
+def test_beams_keep_their_loop_where_launching_is_computing():
+    coin = Coin(1.0)
+    world = LoopWorld("null", coin, PASSES, 5, synchronous=True)
+    world.beam_coordinator._num_live_groups = 1
+    world.run()
+    assert coin.drains == 0
+    assert len(world.result_queue) <= 1 and world.most_queued == 2
 
 
 @pytest.mark.parametrize("kind", LOOPS)
-def test_draining_always_gives_the_order_of_the_loop_without_overlap(kind):
-    world = LoopWorld(kind, Coin(1.0), PASSES, 3)
+@pytest.mark.parametrize("synchronous", [False, True])
+def test_draining_always_gives_the_order_of_the_loop_without_overlap(kind, synchronous):
+    world = LoopWorld(kind, Coin(1.0), PASSES, 3, synchronous=synchronous)
     if kind == "prefill":
         # No chunks, which must overlap there.
         draw = world.get_next_batch_to_run

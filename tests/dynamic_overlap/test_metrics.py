@@ -104,7 +104,7 @@ def test_decisions_are_exported_in_time(decisions):
         overlap.before_launch()
     if decisions < metrics.EXPORT_INTERVAL_STEPS:
         assert not seen
-        scheduler.result_queue = []
+        scheduler.result_queue, scheduler.last_batch = [], None
         overlap.before_schedule()
         overlap.before_schedule()
     assert seen == [decisions]

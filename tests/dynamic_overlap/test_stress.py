@@ -76,6 +76,7 @@ def test_every_way_of_deciding_was_met(flipped):
     assert min(early, late, overlapped) > 20
     if flipped["name"] == "plain":
         assert flipped["plain_launches"] > 20
+        assert min(flipped["pauses"]) > 0  # a retracting pause met both kinds of pass
     else:
         assert flipped["plain_launches"] == 0  # speculation keeps other state
     assert flipped["retracted"] > 0

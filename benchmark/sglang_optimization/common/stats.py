@@ -39,8 +39,22 @@ def mean(values: Sequence[float]) -> float:
 
 def median_interval(values: Sequence[float], seed: int, draws: int = 2000) -> tuple[float, float]:
     """95 % bootstrap interval of the median."""
+    return grouped_median_interval([values], seed, draws)
+
+
+def grouped_median_interval(
+    groups: Sequence[Sequence[float]], seed: int, draws: int = 2000
+) -> tuple[float, float]:
+    """95 % bootstrap interval of the median of values that come in groups.
+
+    What belongs together, such as all that one process measured, is not independent: groups
+    are drawn, and then values within each.
+    """
     rng = random.Random(seed)
-    medians = [median(rng.choices(values, k=len(values))) for _ in range(draws)]
+    medians = []
+    for _ in range(draws):
+        drawn = [rng.choices(group, k=len(group)) for group in rng.choices(groups, k=len(groups))]
+        medians.append(median([value for group in drawn for value in group]))
     return percentile(medians, 2.5), percentile(medians, 97.5)
 
 

@@ -79,6 +79,12 @@ def arguments() -> argparse.ArgumentParser:
         "--rounds", type=cli.positive, metavar="N", help="engine: rounds (default 2, full 8)"
     )
     parser.add_argument(
+        "--starts",
+        type=cli.positive,
+        metavar="N",
+        help="engine: times the servers are started, each with all rounds (default 1, full 4)",
+    )
+    parser.add_argument(
         "--tree", action="append", default=[], metavar="DIR", help="put DIR on the servers' path"
     )
     cli.add_output_options(parser)
@@ -150,41 +156,44 @@ def run_engine(
     """Rows of the real servers, and the host costs they measured."""
     concurrencies = options.concurrency or ([1, 2, 4, 8, 16, 32] if options.full else [1, 8])
     count = options.rounds or (8 if options.full else 2)
+    starts = options.starts or (4 if options.full else 1)
     settings |= {"concurrency": concurrencies, "rounds": count, "workloads": options.workloads}
+    settings["starts"] = starts
     model = options.model or small_model("tiny")
     settings["model"] = model.name
-    rows = []
-    total = count * len(options.workloads) * len(concurrencies) * len(engine.MODES)
+    rows, scraped = [], []
+    total = starts * count * len(options.workloads) * len(concurrencies) * len(engine.MODES)
     try:
-        with (
-            Preloaded(LOGS) as preloaded,
-            serve(
-                *engine.specs(model, options.tree),
-                log_dir=LOGS,
-                report=progress.note,
-                preloaded=preloaded,
-            ) as started,
-            progress.steps(total) as bar,
-        ):
-            servers = dict(zip(engine.MODES, started, strict=True))
-            for server in started:
-                server.generate("load and compile " * 8, 8)
-            bar.start("engine")
-            measured = engine.rounds(servers, options.workloads, concurrencies, count, options.seed)
-            for row in measured:
-                rows.append(row)
-                bar.finish()
-                bar.start(f"engine: after {row['workload']} at {row['concurrency']}")
-            decided = engine.decisions(servers["dynamic"])
-            metrics = servers["dynamic"].metrics()
+        with Preloaded(LOGS) as preloaded, progress.steps(total) as bar:
+            bar.start("engine: the servers start")
+            for start in range(starts):
+                with serve(
+                    *engine.specs(model, options.tree),
+                    log_dir=LOGS,
+                    report=progress.note,
+                    preloaded=preloaded,
+                ) as started:
+                    servers = dict(zip(engine.MODES, started, strict=True))
+                    for server in started:
+                        server.generate("load and compile " * 8, 8)
+                    for row in engine.rounds(
+                        servers, options.workloads, concurrencies, count, options.seed, start
+                    ):
+                        rows.append(row)
+                        bar.finish()
+                        if len(rows) < total:
+                            done = f"{row['workload']} at {row['concurrency']}"
+                            bar.start(f"engine: start {start + 1} of {starts}, after {done}")
+                    scraped.append(servers["dynamic"].metrics())
     except ServerError as error:
         raise cli.BenchError(str(error)) from None
+    decided = engine.decisions(scraped)
     compared = engine.compare(rows, options.seed)
     table.show("Engine: dynamic over the fixed settings", report.ENGINE, compared)
     table.show("Engine: what the dynamic server decided", report.DECISIONS, decided)
     calibration = None
     if max(concurrencies) > 1:
-        calibration = calibrate.from_metrics(metrics)
+        calibration = calibrate.from_metrics(scraped[-1])
     return [
         *({"part_of": "engine", **row} for row in compared),
         *({"part_of": "engine runs", **row} for row in rows),

@@ -25,6 +25,7 @@ def run() -> list[dict[str, Any]]:
         "decide": _decide,
         "observe": _observe,
         "hooks": partial(_loop, overlap=_controller(measures=True)),
+        "alone": partial(_loop, overlap=_controller(measures=True, alone=True)),
         "told": partial(_loop, overlap=_controller(measures=False)),
         "export": _export(),
     }
@@ -45,6 +46,7 @@ def run() -> list[dict[str, Any]]:
         row("decide", "decide"),
         row("averages and rule, of a timed step (one in four)", "observe"),
         row("all hooks of a step", "hooks", less=1),
+        row("all hooks of a step that runs alone (CPU)", "alone", less=1),
         row("a step's share of exporting metrics", "export"),
         row("all together", "hooks", "export", less=1),
         row("all hooks on a rank that is only told", "told", less=1),
@@ -70,12 +72,12 @@ def _observe(steps: int) -> None:
         observe(1, 32, True, 0.001, 0.001, 0.008, 0.001, 0.0)
 
 
-def _known_maker() -> Any:
+def _known_maker(forward: float = 0.008, launch: float = 0.001) -> Any:
     """As after start-up: the kind of step is known, so that some steps are timed only."""
     maker = _maker()
     for _ in range(32):
         maker.decide(1, 32)
-        maker.observe(1, 32, True, 0.001, 0.001, 0.008, 0.001)
+        maker.observe(1, 32, True, 0.001, launch, forward, 0.001)
     maker.apply(list(maker.proposals.values()))
     return maker
 
@@ -101,14 +103,20 @@ def _export() -> Callable[[int], None]:
     return export
 
 
-def _controller(measures: bool) -> Any:
-    """The hooks of a scheduler that has nothing else to do; metrics are not exported."""
+def _controller(measures: bool, alone: bool = False) -> Any:
+    """The hooks of a scheduler that has nothing else to do; metrics are not exported.
+
+    Args:
+        measures: as the rank that decides.
+        alone: launching is computing, so that passes leave nothing in the queue.
+    """
     from sglang.srt.managers.dynamic_overlap.controller import DynamicOverlap
     from sglang.srt.managers.dynamic_overlap.metrics import OverlapMetrics
     from sglang.srt.managers.dynamic_overlap.timing import HostClock, StepTimer
 
-    maker = _known_maker()
+    maker = _known_maker(0.008, 0.008) if alone else _known_maker()
     scheduler = SimpleNamespace(
+        enable_overlap=True,
         require_mlp_sync=False,
         last_batch=True,
         result_queue=deque(),
@@ -119,7 +127,9 @@ def _controller(measures: bool) -> Any:
     )
     timer = StepTimer(HostClock(), maker.observe) if measures else None
     metrics = OverlapMetrics(maker, None) if measures else None
-    return DynamicOverlap(scheduler, maker, metrics, timer)
+    return DynamicOverlap(
+        scheduler, maker, metrics, timer, plain_launches=alone, plain_passes=alone
+    )
 
 
 def _loop(steps: int, overlap: Any) -> None:
@@ -131,18 +141,30 @@ def _loop(steps: int, overlap: Any) -> None:
         is_prebuilt=lambda: False,
     )
     batch = SimpleNamespace(
-        forward_mode=mode, reqs=[None] * 32, wasted_rows=0, is_extend_in_batch=False
+        forward_mode=mode,
+        reqs=[None] * 32,
+        wasted_rows=0,
+        is_extend_in_batch=False,
+        has_grammar=False,
+        sampling_info=SimpleNamespace(
+            penalizer_orchestrator=SimpleNamespace(is_required=False),
+            acc_additive_penalties=None,
+            acc_scaling_penalties=None,
+        ),
     )
     copied = SimpleNamespace(synchronize=lambda: None)
     result = SimpleNamespace(copy_done=copied, overlap_step=None)
     queue = deque() if overlap is None else overlap.scheduler.result_queue
+    queues = overlap is None or not overlap._plain_passes
     for _ in range(steps):
-        queue.append((batch, result))
+        if queues:
+            queue.append((batch, result))
         if overlap is not None:
             if overlap.maker.proposals:
                 overlap.take(list(overlap.poll()))
             overlap.before_schedule()
-            overlap.before_launch(False, False, False)
+            if not overlap.runs_alone(batch):
+                overlap.before_launch(False, False, False)
             overlap.launch_begins(batch)
             if overlap.timer.on_stream:
                 overlap.timer.forward_begins()
@@ -151,5 +173,6 @@ def _loop(steps: int, overlap: Any) -> None:
             overlap.launch_ended(result)
             overlap.timer.process_begins(result)
             overlap.process_ended(batch)
-        queue.clear()
+        if queues:
+            queue.clear()
         result.copy_done, result.overlap_step = copied, None  # the next step's is new

@@ -3,14 +3,17 @@
 
 Three servers of one model run side by side and sleep while idle. In every round each
 cell (workload, concurrency) is measured on all three, one right after the other and in
-rotating order. A round gives one ratio a figure; medians and bootstrap intervals are over
-the rounds, so that what the machine does between rounds cancels.
+rotating order. A round gives one ratio a figure; medians are over the rounds, so that
+what the machine does between rounds cancels. Two processes of one program differ by a few
+percent for as long as they live, so the servers are started several times, and intervals
+draw starts before they draw rounds.
 """
 
 from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +21,16 @@ from typing import Any
 
 from common import stats
 from common.cli import BenchError
-from harness import ClosedLoop, Request, Server, ServerSpec, drive, require_success, summarize
+from harness import (
+    ClosedLoop,
+    Metrics,
+    Request,
+    Server,
+    ServerSpec,
+    drive,
+    require_success,
+    summarize,
+)
 
 MODES: dict[str, dict[str, Any]] = {
     "always": {},
@@ -99,14 +111,16 @@ def rounds(
     concurrencies: Sequence[int],
     count: int,
     seed: int,
+    start: int = 0,
 ) -> Iterator[dict[str, Any]]:
-    """One row a round, cell and mode.
+    """One row a round, cell and mode, of servers that were started for the ``start``-th time.
 
     Raises:
         BenchError: two modes answered the same request differently.
     """
-    rng = random.Random(seed)
+    rng = random.Random(1000 * seed + start)
     order = list(servers)
+    order = order[start % len(order) :] + order[: start % len(order)]
     for number in range(count):
         for workload in workloads:
             for concurrency in concurrencies:
@@ -119,6 +133,7 @@ def rounds(
                         raise BenchError(f"{mode} answered differently ({workload})")
                     expected = outputs
                     yield {
+                        "start": start,
                         "round": number,
                         "workload": workload,
                         "concurrency": concurrency,
@@ -134,31 +149,34 @@ def compare(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
     The better fixed mode is the one with the better median over the rounds, not the one
     that happened to be ahead in a round.
     """
-    values: dict[tuple[str, str, int, int], dict[str, Any]] = {}
+    values: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
-        values[row["mode"], row["workload"], row["concurrency"], row["round"]] = row
+        place = row["start"], row["concurrency"], row["round"]
+        values[row["mode"], row["workload"], place] = row
     found = []
     for workload in dict.fromkeys(row["workload"] for row in rows):
-        cells = {(c, r) for m, w, c, r in values if w == workload and m == "dynamic"}
+        places = sorted(place for m, w, place in values if w == workload and m == "dynamic")
         for figure in FIGURES:
-            ratios: dict[str, list[float]] = {}
-            for mode in ("always", "never"):
-                pairs = [
-                    (
-                        values["dynamic", workload, c, r][figure],
-                        values[mode, workload, c, r][figure],
-                    )
-                    for c, r in sorted(cells)
-                ]
-                ratios[mode] = [a / b for a, b in pairs if a == a and b == b and b > 0]
+            # By mode and start.
+            ratios: dict[str, dict[int, list[float]]] = {"always": {}, "never": {}}
+            for mode, by_start in ratios.items():
+                for place in places:
+                    mine = values["dynamic", workload, place][figure]
+                    other = values[mode, workload, place][figure]
+                    if mine == mine and other > 0:  # NaN where a run had none
+                        by_start.setdefault(place[0], []).append(mine / other)
             if not ratios["always"]:
                 continue
             larger_is_better = figure == "tokens_per_s"
-            medians = {mode: stats.median(r) for mode, r in ratios.items()}
+            medians = {
+                mode: stats.median([ratio for start in by_start.values() for ratio in start])
+                for mode, by_start in ratios.items()
+            }
             # Over the better mode, dynamic looks worst.
             pick = min if larger_is_better else max
             better = pick(medians, key=medians.__getitem__)
-            low, high = stats.median_interval(ratios[better], seed)
+            groups = list(ratios[better].values())
+            low, high = stats.grouped_median_interval(groups, seed)
             found.append(
                 {
                     "workload": workload,
@@ -169,19 +187,20 @@ def compare(rows: Sequence[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
                     "of_better": medians[better],
                     "low": low,
                     "high": high,
-                    "pairs": len(ratios[better]),
+                    "starts": len(groups),
+                    "pairs": sum(map(len, groups)),
                 }
             )
     return found
 
 
-def decisions(server: Server) -> list[dict[str, Any]]:
-    """What the dynamic server decided, by outcome and reason."""
+def decisions(metrics: Sequence[Metrics]) -> list[dict[str, Any]]:
+    """What dynamic servers decided, by outcome and reason."""
+    counts: Counter[tuple[str, str]] = Counter()
+    for scrape in metrics:
+        for labels, value in scrape.matching(DECISIONS):
+            counts[labels["outcome"], labels["reason"]] += round(value)
     return [
-        {
-            "outcome": labels["outcome"],
-            "reason": labels["reason"],
-            "decisions": value,
-        }
-        for labels, value in server.metrics().matching(DECISIONS)
+        {"outcome": outcome, "reason": reason, "decisions": count}
+        for (outcome, reason), count in counts.items()
     ]

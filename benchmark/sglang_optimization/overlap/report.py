@@ -40,6 +40,7 @@ ENGINE = [
     table.Column("better", "better fixed", text=True),
     table.Column("low", "95 % from", table.number(3)),
     table.Column("high", "to", table.number(3)),
+    table.Column("starts", "starts", table.number(0)),
     table.Column("pairs", "pairs", table.number(0)),
 ]
 DECISIONS = [

@@ -9,11 +9,16 @@ and finds an empty queue.
 
 What upstream decides after N is chosen (consecutive prefills, a grammar under
 speculation) stays as it is.
+
+Where launching is computing, the decision about N's result is due before N is launched:
+if it shall not overlap, the pass is one of the loop without overlap from there on, and
+leaves nothing in the queue (``runs_alone``).
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Optional, Sequence, Union
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Iterator, Optional, Sequence, Union
 
 from sglang.srt.managers.dynamic_overlap import penalties
 from sglang.srt.managers.dynamic_overlap.decision import (
@@ -60,6 +65,8 @@ class DynamicOverlap:
             launches it, which spares the copies and events that overlapping needs.
             Only where a launch blocks until its result is there, and without
             speculation, which keeps other state in the two kinds of launch.
+        plain_passes: its result is also processed as there, in the pass that launched
+            it. Not where ranks hold different batches: only some could.
     """
 
     def __init__(
@@ -70,6 +77,7 @@ class DynamicOverlap:
         timer: Optional[StepTimer],
         chunks_send_kv: bool = False,
         plain_launches: bool = False,
+        plain_passes: bool = False,
     ):
         self.scheduler = scheduler
         self.maker = maker
@@ -78,13 +86,16 @@ class DynamicOverlap:
         self._measures = timer is not None
         self.chunks_send_kv = chunks_send_kv
         self._plain_launches = plain_launches
-        self._launched_plainly = False
+        self._plain_passes = plain_passes
+        self._launched_plainly = self._runs_alone = False
         self._counts = None if metrics is None else metrics.counts
         self._unexported = 0
-        # Whether this pass has processed the last result before scheduling.
+        # Whether the last result was processed before this pass scheduled.
         self.drained = False
         self._overlapping = True
         self._decided: Optional[tuple[bool, str]] = None
+        # Decided before the launch, about the result that the queue gets.
+        self._ahead: Optional[tuple[bool, str]] = None
         # Phase and size of the batch launched last, whose result is decided about.
         self._phase: Optional[int] = None
         self._size = 0
@@ -112,10 +123,13 @@ class DynamicOverlap:
         """Decides about the queued result; processes it unless it shall overlap."""
         self.drained = False
         self._overlapping = True
+        ahead, self._ahead = self._ahead, None
         scheduler = self.scheduler
         if not scheduler.result_queue or not scheduler.last_batch:
             self._decided = None
-            if self._unexported:
+            if scheduler.last_batch:
+                self.drained = True
+            elif self._unexported:
                 self._export()
         elif self._phase is None:
             self._decided = NO_FORWARD
@@ -125,8 +139,12 @@ class DynamicOverlap:
         elif self.chunks_send_kv and self._chunk_is_unfinished():
             self._decided = KV_SEND
         else:
-            self._decided = decided = self.maker.decide(self._phase, self._size)
-            if not decided[0]:
+            decided = ahead or self.maker.decide(self._phase, self._size)
+            if decided[0]:
+                self._decided = decided
+            else:
+                self._decided = None
+                self._count(decided)
                 self._drain()
 
     def _chunk_is_unfinished(self) -> bool:
@@ -156,7 +174,7 @@ class DynamicOverlap:
     def before_launch(
         self, forced: Any = False, grammar: Any = False, consecutive: Any = False
     ) -> bool:
-        """Counts this pass's decision. Whether its result has been processed already.
+        """Counts a decision to overlap. Whether the result has been processed already.
 
         Args:
             forced: someone else has the result processed before the launch;
@@ -165,22 +183,61 @@ class DynamicOverlap:
         decided = self._decided
         if decided is not None:
             self._decided = None
-            if forced and decided[0]:
+            if forced:
                 if grammar:
                     decided = GRAMMAR
                 else:
                     decided = CONSECUTIVE_PREFILL if consecutive else FORCED
-            if self._counts is not None:
-                self._counts[decided] += 1
-                self._unexported += 1
-                if self._unexported >= EXPORT_INTERVAL_STEPS:
-                    self._export()
+            self._count(decided)
         if self.drained:
             penalties.forget()
             return True
         if forced:
             self._overlapping = False
         return False
+
+    def runs_alone(self, batch: Optional[ScheduleBatch]) -> bool:
+        """Whether this pass shall launch ``batch`` and process its result at once.
+
+        Asked between scheduling and launching. Decides about the result of ``batch``
+        and counts that; otherwise ``before_schedule`` does, or is told.
+        """
+        scheduler = self.scheduler
+        if (
+            not self._plain_passes
+            or not batch
+            or scheduler.result_queue
+            or scheduler.beam_coordinator._num_live_groups
+        ):
+            return False
+        self._phase, self._size = phase, size = self._kind_of(batch)
+        if phase is None or not _is_plain(batch):
+            return False
+        decided = self.maker.decide(phase, size)
+        if decided[0]:
+            self._ahead = decided
+            return False
+        self._count(decided)
+        self._overlapping = False
+        self._runs_alone = True
+        penalties.forget()
+        return True
+
+    @contextmanager
+    def nothing_in_flight(self) -> Iterator[None]:
+        """The scheduler takes itself for one without overlap; its queue is empty."""
+        self.scheduler.enable_overlap = False
+        try:
+            yield
+        finally:
+            self.scheduler.enable_overlap = True
+
+    def _count(self, decided: tuple[bool, str]) -> None:
+        if self._counts is not None:
+            self._counts[decided] += 1
+            self._unexported += 1
+            if self._unexported >= EXPORT_INTERVAL_STEPS:
+                self._export()
 
     def _export(self) -> None:
         """Brings the exported metrics up to date; also when there is nothing to do."""
@@ -192,25 +249,21 @@ class DynamicOverlap:
 
     def launch_begins(self, batch: ScheduleBatch) -> None:
         """``run_batch`` starts."""
-        mode = batch.forward_mode
-        phase: Optional[int] = None
-        size, idle = 0, False
-        if self.scheduler.require_mlp_sync:
-            # Only what the ranks have synchronised: their batches differ.
-            if not mode.is_prebuilt():
-                phase = PREFILL if batch.is_extend_in_batch else DECODE
-            idle = mode.is_idle()
-        elif mode.is_decode():
-            phase, size = DECODE, len(batch.reqs)
-        elif mode.is_extend():
-            phase, size = PREFILL, batch.extend_num_tokens or 0
-        self._phase, self._size = phase, size
-        if (
-            self._plain_launches
-            and phase is not None
-            and not self.scheduler.result_queue
-            and _is_plain(batch)
-        ):
+        idle = False
+        if self._runs_alone:
+            self._runs_alone = False
+            phase, size = self._phase, self._size
+            plainly = True
+        else:
+            self._phase, self._size = phase, size = self._kind_of(batch)
+            idle = self.scheduler.require_mlp_sync and batch.forward_mode.is_idle()
+            plainly = (
+                self._plain_launches
+                and phase is not None
+                and not self.scheduler.result_queue
+                and _is_plain(batch)
+            )
+        if plainly:
             self._launched_plainly = True
             self.scheduler.enable_overlap = False
         if self._measures:
@@ -220,6 +273,20 @@ class DynamicOverlap:
                 self.timer.launch_begins(
                     phase, size, len(batch.reqs), self.scheduler._sched_idled
                 )
+
+    def _kind_of(self, batch: ScheduleBatch) -> tuple[Optional[int], int]:
+        """Phase (None: no forward pass) and size of a batch, the same on all ranks."""
+        mode = batch.forward_mode
+        if self.scheduler.require_mlp_sync:
+            # Only what the ranks have synchronised: their batches differ.
+            if mode.is_prebuilt():
+                return None, 0
+            return (PREFILL if batch.is_extend_in_batch else DECODE), 0
+        if mode.is_decode():
+            return DECODE, len(batch.reqs)
+        if mode.is_extend():
+            return PREFILL, batch.extend_num_tokens or 0
+        return None, 0
 
     def launch_ended(self, result: Any) -> None:
         """``run_batch`` returns ``result``."""

@@ -54,16 +54,20 @@ def create_dynamic_overlap(scheduler: Scheduler) -> Optional[DynamicOverlap]:
             "the host's clock" if synchronous else "device events",
             config,
         )
+    plain_launches = (
+        synchronous
+        and scheduler.is_generation
+        and scheduler.spec_algorithm.is_none()
+        and not envs.SGLANG_ENABLE_DELAY_SAMPLE.get()
+    )
     return DynamicOverlap(
         scheduler,
         maker,
         metrics,
         timer,
         chunks_send_kv=scheduler.disaggregation_mode == DisaggregationMode.PREFILL,
-        plain_launches=synchronous
-        and scheduler.is_generation
-        and scheduler.spec_algorithm.is_none()
-        and not envs.SGLANG_ENABLE_DELAY_SAMPLE.get(),
+        plain_launches=plain_launches,
+        plain_passes=plain_launches and not scheduler.require_mlp_sync,
     )
 
 
