@@ -7,8 +7,9 @@ import math
 
 import pytest
 
+from common.cli import BenchError
 from harness import Metrics
-from overlap import engine
+from overlap import engine, loop_cost
 
 
 def row(start, round_number, mode, tokens_per_s, itl):
@@ -73,3 +74,26 @@ def test_decisions_of_all_starts_are_counted_together():
     assert engine.decisions([scrape, scrape]) == [
         {"outcome": "drain", "reason": "measured", "decisions": 10}
     ]
+
+
+def test_turns_of_the_loops_are_compared_one_by_one():
+    # The machine is three times as slow in the second turn.
+    turns = [
+        {"always": 1.1, "never": 1.0, "dynamic": 1.01},
+        {"always": 3.3, "never": 3.0, "dynamic": 3.03},
+    ]
+    found = loop_cost.compared(turns, seed=0)
+    assert found["of_never"] == found["of_never_low"] == pytest.approx(1.01)
+    assert found["of_always"] == pytest.approx(1.01 / 1.1)
+    assert found["never_ms"] == pytest.approx(2000.0) and found["turns"] == 2
+
+
+@pytest.mark.slow
+def test_one_scheduler_goes_through_all_loops(tiny_model):
+    pytest.importorskip(
+        "sglang.srt.managers.dynamic_overlap", reason="topic dynamic-overlap is not in this build"
+    )
+    found = loop_cost.measure(tiny_model, rows=2, turns=6, seed=0)
+    assert found["turns"] == 6 and min(found["of_never"], found["of_always"]) > 0
+    with pytest.raises(BenchError, match="ended with"):
+        loop_cost.measure(tiny_model / "none", rows=1, turns=1, seed=0)

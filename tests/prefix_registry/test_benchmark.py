@@ -13,7 +13,7 @@ from sglang.srt.disaggregation.prefix_registry.publisher import Publisher
 from sglang.srt.disaggregation.prefix_registry.translate import Translator
 
 from common.cli import BenchError
-from prefix_registry import command, ordering, report
+from prefix_registry import command, ordering, report, scheduler_cost
 from prefix_registry.pair import PROMPT_TOKENS, random_tokens
 from prefix_registry.publishing import StoppedReader
 
@@ -63,7 +63,51 @@ def test_parts_by_default():
 def test_a_model_that_is_none_is_named(tmp_path):
     options = command.arguments().parse_args(["--model", str(tmp_path)])
     with pytest.raises(BenchError, match="no config.json"):
-        command._model(options)
+        command._model(options, "tiny")
+
+
+def turn(arm, seconds, computed=100, updates=None):
+    published = arm == "publishing" if updates is None else updates
+    times = {"seconds": seconds, "cpu_s": 2 * seconds, "scheduler_cpu_s": seconds / 2}
+    return {"arm": arm, "computed": computed, "updates": int(published), **times}
+
+
+def test_turns_of_one_scheduler_are_compared_pair_by_pair():
+    # The machine slows down by half; publishing takes 1 % and 3 % longer.
+    rows = [turn("silent", 1.0), turn("publishing", 1.01)]
+    rows += [turn("publishing", 2.06), turn("silent", 2.0)]
+    found = scheduler_cost._compared(rows, prompts=10)
+    assert found["rate_ratio"] == pytest.approx((1.01 * 1.03) ** -0.5)
+    assert found["cpu_ratio"] == found["thread_ratio"] == pytest.approx((1.01 * 1.03) ** 0.5)
+    assert found["silent_tokens_per_s"] == pytest.approx(75.0)
+    assert found["added_us"] == pytest.approx((1_000 + 6_000) / 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([turn("silent", 1.0), turn("publishing", 1.0, computed=90)], "different numbers"),
+        ([turn("silent", 1.0, updates=1), turn("publishing", 1.0)], "silent turn published"),
+        ([turn("silent", 1.0), turn("publishing", 1.0, updates=0)], "silent turn published"),
+    ],
+)
+def test_turns_that_cannot_be_compared_are_refused(rows, why):
+    with pytest.raises(BenchError, match=why):
+        scheduler_cost._compared(rows, prompts=10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("core", scheduler_cost.CORES)
+def test_one_scheduler_publishes_in_every_other_turn(core, tiny_model):
+    row = scheduler_cost.measure(
+        tiny_model, core=core, rounds=2, prompts=6, seed=0, readers=scheduler_cost.STOPPED
+    )
+    assert row["rate_ratio"] > 0 and row["published"] > 0
+    assert row["read"] > 0 and row["missed"] >= 0
+    with pytest.raises(BenchError, match="ended with"):
+        scheduler_cost.measure(
+            tiny_model / "none", core=core, rounds=1, prompts=1, seed=0, readers="decode"
+        )
 
 
 def served_rows():
@@ -86,12 +130,12 @@ def served_rows():
 
 def test_report_of_the_served_part(tmp_path, capsys):
     costs, orders = served_rows()
-    targets = report.findings([], [], costs)
+    targets = report.findings([], [], [], costs)
     assert [target["met"] for target in targets] == [False], "its interval reaches below 0.98"
-    assert report.findings([], [], [{**costs[0], "rate_low": 0.98}])[0]["met"]
-    report.show([], [], [], [], costs, orders, targets)
+    assert report.findings([], [], [], [{**costs[0], "rate_low": 0.98}])[0]["met"]
+    report.show([], [], [], [], [], costs, orders, targets)
     shown = capsys.readouterr().out
     assert "0.990" in shown and "predicted-ready" in shown and "NO" in shown
-    rows = {"tables": [], "cost": [], "publishing": costs, "ordering": orders}
+    rows = {"tables": [], "cost": [], "scheduler": [], "publishing": costs, "ordering": orders}
     report.plot(tmp_path / "plot.png", rows)
     assert (tmp_path / "plot.png").stat().st_size > 10_000

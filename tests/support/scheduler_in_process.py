@@ -50,6 +50,7 @@ class SchedulerInProcess:
         script: called with this object; yields the list of inputs of each pass. The loop
             ends with it.
         give_up_s: ends the process after that many seconds.
+        prepare: called when the arguments are in effect, before the scheduler is built.
 
     Attributes:
         output: output ids so far, by request id.
@@ -64,6 +65,7 @@ class SchedulerInProcess:
         flags: Sequence[str],
         script: Callable[[SchedulerInProcess], Iterator[list]],
         give_up_s: float = 500.0,
+        prepare: Callable[[], Any] = lambda: None,
     ):
         timer = threading.Timer(give_up_s, lambda: os._exit(3))
         timer.daemon = True
@@ -81,6 +83,7 @@ class SchedulerInProcess:
         ports = PortArgs.init_new(arguments)
         ranks = SpawnRanks(world_rank=0, dp_rank=None, gpu_id=0)
         publish(arguments, role="scheduler", ranks=ranks)
+        prepare()
         self.scheduler = Scheduler(arguments, ports)
         # Small products on shared cores wait for each other's threads otherwise.
         torch.set_num_threads(1)

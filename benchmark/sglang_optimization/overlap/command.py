@@ -10,9 +10,11 @@ from typing import Any
 from common import cli, progress, result, table
 from common.small_models import small_model
 from harness import Preloaded, ServerError, serve
-from overlap import calibrate, decision_cost, engine, grid, report
+from overlap import calibrate, decision_cost, engine, grid, loop_cost, report
 
 LOGS = Path(__file__).resolve().parents[3] / "build" / "logs"
+PARTS = ("decision", "loops", "engine", "model")
+LOOP_ROWS = (1, 8)
 DESCRIPTION = """\
 Dynamic overlap against always (the default) and never (--disable-overlap-schedule).
 
@@ -22,6 +24,9 @@ The oracle is the best policy that is fixed for a phase, known afterwards.
 
 Engine: three real servers side by side, measured in turns: throughput, time to the
 first token and between tokens, at several concurrencies.
+
+Loops: the three loops in turns of a few steps of one scheduler without HTTP, which tells
+differences of a percent that two server processes hide.
 
 Decision: CPU time of one decision and of all that a step adds.
 
@@ -35,7 +40,7 @@ def arguments() -> argparse.ArgumentParser:
     parser = cli.parser(DESCRIPTION)
     parser.add_argument(
         "--part",
-        choices=["all", "model", "engine", "decision"],
+        choices=["all", *PARTS],
         default="all",
         help="what to measure",
     )
@@ -60,7 +65,13 @@ def arguments() -> argparse.ArgumentParser:
         help="model: host time of a launch (on a CPU it cannot be told from the forward pass)",
     )
     parser.add_argument(
-        "--model", type=Path, help="engine: model folder (default: tiny, made here)"
+        "--model", type=Path, help="engine, loops: model folder (default: tiny, made here)"
+    )
+    parser.add_argument(
+        "--turns",
+        type=cli.positive,
+        metavar="N",
+        help="loops: turns of each loop (default 100, full 1000)",
     )
     parser.add_argument(
         "--workloads",
@@ -99,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
             f"--workloads: unknown {', '.join(sorted(unknown))}; known are "
             + ", ".join(engine.WORKLOADS)
         )
-    wants = {options.part} if options.part != "all" else {"decision", "engine", "model"}
+    wants = {options.part} if options.part != "all" else set(PARTS)
     settings: dict[str, Any] = {"part": options.part, "seed": options.seed, "full": options.full}
     results: list[dict[str, Any]] = []
     calibration = calibrate.load(options.calibration) if options.calibration else None
@@ -109,6 +120,17 @@ def run(options: argparse.Namespace) -> int:
             "What a step adds to the loop (target: decision at most 5 us)", report.COST, rows
         )
         results += [{"part_of": "decision", **row} for row in rows]
+    if "loops" in wants:
+        turns = options.turns or (1000 if options.full else 100)
+        model = options.model or small_model("tiny")
+        settings["turns"], rows = turns, []
+        with progress.steps(len(LOOP_ROWS)) as bar:
+            for size in LOOP_ROWS:
+                bar.start(f"loops: {size} rows, {turns} turns each")
+                rows.append(loop_cost.measure(model, size, turns, options.seed))
+                bar.finish()
+        table.show("Loops: time of a decode step, in turns of one scheduler", report.LOOPS, rows)
+        results += [{"part_of": "loops", **row} for row in rows]
     if "engine" in wants:
         found, measured = run_engine(options, settings)
         results += found

@@ -43,6 +43,19 @@ ENGINE = [
     table.Column("starts", "starts", table.number(0)),
     table.Column("pairs", "pairs", table.number(0)),
 ]
+LOOPS = [
+    table.Column("rows", "rows", table.number(0)),
+    table.Column("turns", "turns", table.number(0)),
+    table.Column("never_ms", "never (ms/step)", table.number(2)),
+    table.Column("always_ms", "always", table.number(2)),
+    table.Column("dynamic_ms", "dynamic", table.number(2)),
+    table.Column("of_never", "dynamic / never", table.number(3)),
+    table.Column("of_never_low", "95 % from", table.number(3)),
+    table.Column("of_never_high", "to", table.number(3)),
+    table.Column("of_always", "dynamic / always", table.number(3)),
+    table.Column("of_always_low", "95 % from", table.number(3)),
+    table.Column("of_always_high", "to", table.number(3)),
+]
 DECISIONS = [
     table.Column("outcome", "outcome", text=True),
     table.Column("reason", "reason", text=True),

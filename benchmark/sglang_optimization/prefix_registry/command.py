@@ -14,9 +14,9 @@ from . import dynamo_indexer, report, tables, transport
 
 QUICK_PARTS = ("tables", "transport", "cost")
 SERVED_PARTS = ("publishing", "ordering")
-PARTS = (*QUICK_PARTS, *SERVED_PARTS)
-ROUNDS = {"publishing": 6, "ordering": 3}
-PROMPTS = 4
+PARTS = (*QUICK_PARTS, "scheduler", *SERVED_PARTS)
+ROUNDS = {"scheduler": 100, "publishing": 6, "ordering": 3}
+PROMPTS = {"scheduler": 12, "publishing": 4}
 ORDER_REQUESTS = 12
 ORDER_SPAN_S = 3.0
 
@@ -25,10 +25,10 @@ def arguments() -> argparse.ArgumentParser:
     """The parser of ``bench_prefix_registry.py``."""
     parser = cli.parser(
         "Measure the cross-instance prefix registry: tables beside Dynamo's radix tree, a "
-        "publisher process and a reader over ZeroMQ, what publishing costs the scheduler, and "
-        "served prefill and decode instances with and without it.",
-        epilog="Without options about a minute and without the served part; with --full a million "
-        "blocks, the served part, and exit code 1 if a target is missed. Dynamo's side runs where "
+        "publisher process and a reader over ZeroMQ, what publishing costs the tree, a prefill "
+        "scheduler, and served prefill and decode instances with and without it.",
+        epilog="Without options about a minute and without the last two; with --full a million "
+        "blocks, all parts, and exit code 1 if a target is missed. Dynamo's side runs where "
         "it is installed (requirements/anchors.txt).",
     )
     parser.add_argument(
@@ -46,24 +46,28 @@ def arguments() -> argparse.ArgumentParser:
         help="blocks registered and published (default: 100k; with --full 1m)",
     )
     parser.add_argument(
-        "--model", type=Path, metavar="DIR", help="served in those parts (default: SmolLM2-135M)"
+        "--model",
+        type=Path,
+        metavar="DIR",
+        help="of the scheduler and the servers (default: a tiny one made here, and SmolLM2-135M)",
     )
     parser.add_argument(
         "--rounds",
         type=cli.positive,
         default=argparse.SUPPRESS,
         metavar="N",
-        help="turns of each side in the served parts "
+        help="turns of each side in the parts with a model "
         f"(default: {', '.join(f'{part} {count}' for part, count in ROUNDS.items())})",
     )
     parser.add_argument(
         "--prompts",
         type=cli.positive,
-        default=PROMPTS,
+        default=argparse.SUPPRESS,
         metavar="N",
-        help="prompts of a turn of publishing; so many that it takes seconds",
+        help="prompts of a turn of scheduler and publishing "
+        f"(default: {', '.join(f'{part} {count}' for part, count in PROMPTS.items())})",
     )
-    parser.set_defaults(blocks=None, parts=None, rounds=None)
+    parser.set_defaults(blocks=None, parts=None, rounds=None, prompts=None)
     cli.add_output_options(parser)
     return parser
 
@@ -75,7 +79,16 @@ def run(options: argparse.Namespace) -> int:
     if blocks < tables.PROMPT_BLOCKS:
         raise cli.BenchError(f"--blocks must be at least {tables.PROMPT_BLOCKS}, a prompt's")
     rows: dict[str, list[dict[str, Any]]] = {
-        name: [] for name in ("tables", "hashing", "transport", "cost", "publishing", "ordering")
+        name: []
+        for name in (
+            "tables",
+            "hashing",
+            "transport",
+            "cost",
+            "scheduler",
+            "publishing",
+            "ordering",
+        )
     }
     arms = tables.available() if "tables" in parts else []
     if "tables" in parts and "dynamo" not in arms:
@@ -92,6 +105,10 @@ def run(options: argparse.Namespace) -> int:
 
         # Modes take turns, so that the machine's other load meets all alike.
         plan += [("cost", (core, mode)) for core in ("python", "rust") for mode in MODES]
+    if "scheduler" in parts:
+        from .scheduler_cost import CORES, READERS
+
+        plan += [("scheduler", (core, readers)) for core in CORES for readers in READERS]
     with progress.steps(len(plan)) as steps:
         for kind, what in plan:
             label = ", ".join(map(str, what)) if isinstance(what, tuple) else what
@@ -102,12 +119,15 @@ def run(options: argparse.Namespace) -> int:
     if served:
         rows.update(_serve(options, served))
     report.add_derived(rows["cost"])
-    targets = report.findings(rows["tables"], rows["transport"], rows["publishing"])
+    targets = report.findings(
+        rows["tables"], rows["transport"], rows["scheduler"], rows["publishing"]
+    )
     report.show(*rows.values(), targets)
     if options.json:
         settings = {"parts": parts, "blocks": blocks, "full": options.full, "seed": options.seed}
+        settings |= {"rounds": options.rounds, "prompts": options.prompts}
         if served:
-            settings["model"] = _model(options).name
+            settings["model"] = _model(options, "smollm2").name
         flat = [{"part": part, **row} for part, found in rows.items() for row in found]
         result.write(options.json, result.document("prefix_registry", settings, [*flat, *targets]))
     if options.plot:
@@ -128,6 +148,18 @@ def _measure(
         if arm == "dynamo":
             return dynamo_indexer.measure(blocks, flush, options.seed)
         return transport.measure(blocks, flush, 500 if options.full else 200)
+    if kind == "scheduler":
+        from . import scheduler_cost
+
+        core, readers = what
+        return scheduler_cost.measure(
+            _model(options, "tiny"),
+            core=core,
+            rounds=options.rounds or ROUNDS["scheduler"],
+            prompts=options.prompts or PROMPTS["scheduler"],
+            seed=options.seed,
+            readers=readers,
+        )
     from . import cost
 
     core, mode = what
@@ -158,7 +190,7 @@ def _serve(options: argparse.Namespace, parts: list[str]) -> dict[str, list[dict
     progress.note(f"starting {len(wanted)} servers")
     steps_count = 2 * ("publishing" in parts) + ("ordering" in parts)
     with (
-        pair.servers(_model(options), wanted) as running,
+        pair.servers(_model(options, "smollm2"), wanted) as running,
         progress.steps(steps_count) as steps,
     ):
         pairs = {
@@ -173,7 +205,7 @@ def _serve(options: argparse.Namespace, parts: list[str]) -> dict[str, list[dict
                 pair.Pair(running["silent"], first.decode),
                 first,
                 rounds=options.rounds or ROUNDS["publishing"],
-                prompts=options.prompts,
+                prompts=options.prompts or PROMPTS["publishing"],
                 seed=options.seed + stopped,
                 stopped=stopped,
             )
@@ -192,9 +224,9 @@ def _serve(options: argparse.Namespace, parts: list[str]) -> dict[str, list[dict
     return rows
 
 
-def _model(options: argparse.Namespace) -> Path:
+def _model(options: argparse.Namespace, default: str) -> Path:
     if options.model is None:
-        return small_model("smollm2")
+        return small_model(default)
     if not (options.model / "config.json").is_file():
         raise cli.BenchError(f"--model {options.model}: no config.json, so no model folder")
     return options.model

@@ -63,6 +63,14 @@ PUBLISHING = (
     table.Column("published", "updates", table.number(0)),
     table.Column("missed", "missed by it", table.number(0)),
 )
+SCHEDULER = (
+    table.Column("core", "core", text=True),
+    *PUBLISHING[:8],
+    table.Column("added_us", "added us a prompt", table.number(0)),
+    table.Column("added_low", "95 % from", table.number(0)),
+    table.Column("added_high", "to", table.number(0)),
+    *PUBLISHING[10:],
+)
 ORDERING = (
     table.Column("order", "order", text=True),
     table.Column("requests", "requests", table.number(0)),
@@ -92,7 +100,7 @@ def add_derived(cost: Rows) -> None:
                 row[f"added_{kind}_us"] = row[key] - off[key]
 
 
-def findings(tables: Rows, transport: Rows, publishing: Rows) -> Rows:
+def findings(tables: Rows, transport: Rows, scheduler: Rows, publishing: Rows) -> Rows:
     """The issue's targets as far as the rows show them."""
     arms = {row["arm"]: row for row in tables}
     found: Rows = []
@@ -125,8 +133,9 @@ def findings(tables: Rows, transport: Rows, publishing: Rows) -> Rows:
             ("restart_s", "a restart"),
         ):
             note(f"s until equal after {what}", row[key], "<= 2", row[key] <= 2)
-    for row in publishing:
+    for row in [*scheduler, *publishing]:
         what = f"prefill throughput when publishing, by without; readers: {row['reader']}"
+        what += f"; one process, {row['core']} core" if "core" in row else "; served"
         # Shown only where chance is ruled out: a noisy run meets no target.
         note(what, row["rate_ratio"], ">= 0.98 (95 %)", row["rate_low"] >= 0.98)
     return found
@@ -137,6 +146,7 @@ def show(
     hashes: Rows,
     transport: Rows,
     cost: Rows,
+    scheduler: Rows,
     publishing: Rows,
     ordering: Rows,
     targets: Rows,
@@ -157,6 +167,12 @@ def show(
             COST,
             cost,
             "tree operations only, no model; page size 16",
+        ),
+        (
+            "Publishing in turns of one prefill scheduler",
+            SCHEDULER,
+            scheduler,
+            "real loop, model and publisher; 95 % intervals of the mean ratio",
         ),
         (
             "Publishing on a served pair, prefill tokens computed",
@@ -184,7 +200,7 @@ def plot(path: Path, rows: dict[str, Rows]) -> None:
         for panel, found in (
             (_plot_look_ups, rows["tables"]),
             (_plot_cost, rows["cost"]),
-            (_plot_publishing, rows["publishing"]),
+            (_plot_publishing, [*rows["scheduler"], *rows["publishing"]]),
             (_plot_order, rows["ordering"]),
         )
         if found
@@ -217,7 +233,8 @@ def _plot_publishing(axis: Any, publishing: Rows) -> None:
         axis.errorbar(
             middles, rows, xerr=[lows, highs], fmt="o", capsize=4, color=colour, label=label
         )
-    axis.set_yticks(range(len(publishing)), [f"reader: {row['reader']}" for row in publishing])
+    labels = [f"{row.get('core', 'served')}; {row['reader']}" for row in publishing]
+    axis.set_yticks(range(len(publishing)), labels)
     axis.axvline(1.0, color="#999999", linewidth=0.8)
     axis.set_xlabel("publishing by not publishing")
     axis.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, frameon=False)

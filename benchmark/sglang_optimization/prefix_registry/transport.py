@@ -73,14 +73,16 @@ class Worker:
 
 
 @contextmanager
-def reading(ports: list[int], receive_updates: int = NO_LOSS) -> Iterator[Any]:
-    """A stream that reads the worker on these ports."""
+def reading(
+    ports: list[int], receive_updates: int = NO_LOSS, *, model: str = "m", page_size: int = 16
+) -> Iterator[Any]:
+    """A stream that reads the publisher on these ports; a worker's model is "m"."""
     from sglang.srt.disaggregation.prefix_registry.endpoints import Endpoint
     from sglang.srt.disaggregation.prefix_registry.stream import Expected, Stream
     from sglang.srt.disaggregation.prefix_registry.subscriber import Subscriber
 
     subscriber = Subscriber(receive_updates=receive_updates)
-    stream = Stream(Expected("m", "float32/auto", 16))
+    stream = Stream(Expected(model, "float32/auto", page_size))
     subscriber.follow(stream, Endpoint(*(f"tcp://127.0.0.1:{port}" for port in ports)))
     try:
         yield stream

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What publishing costs a prefill scheduler: turns of one process, readers in another."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from common import stats
+from common.cli import BenchError
+from harness.disaggregation import LOOPBACK_ENV, missing_transfer_engine
+
+from .pair import PAGE_SIZE
+from .publishing import SEND_UPDATES, StoppedReader
+from .transport import free_ports, reading
+
+ARMS = ("silent", "publishing")
+CORES = ("python", "rust")
+STOPPED = "decode, and one stopped"
+READERS = ("decode", STOPPED)
+MODEL_NAME = "model"
+# Full before the clock runs.
+CAPACITY = 4096
+SCRIPT = Path(__file__).with_name("scheduler_turns.py")
+
+
+def measure(
+    model: Path, *, core: str, rounds: int, prompts: int, seed: int, readers: str
+) -> dict[str, Any]:
+    """Prefill throughput with publishing by that without it.
+
+    Args:
+        core: tree core, one of ``CORES``.
+        rounds: turns of each; both get the same prompts.
+        prompts: of a turn.
+        readers: one of ``READERS``; the stopped one is connected and reads nothing.
+
+    Raises:
+        BenchError: the scheduler failed, or a turn did not compute what the other did.
+    """
+    why_not = missing_transfer_engine()
+    if why_not is not None:
+        raise BenchError(f"no prefill instance runs here: {why_not}; see requirements/dev.txt")
+    # The publisher's pair, which lie beside each other.
+    port = next(p for p in free_ports(64) if p < 65_000)
+    (bootstrap,) = free_ports(1)
+    settings = {"bind": f"tcp://127.0.0.1:{port}", "send_updates": SEND_UPDATES}
+    flags = {
+        "dtype": "float32",
+        "page-size": PAGE_SIZE,
+        "served-model-name": MODEL_NAME,
+        "chunked-prefill-size": 1024,
+        "max-total-tokens": CAPACITY,
+        "random-seed": 1,
+        "disaggregation-mode": "prefill",
+        "disaggregation-transfer-backend": "mooncake_tcp",
+        "disaggregation-bootstrap-port": bootstrap,
+        "cross-instance-cache-config": json.dumps(settings),
+    }
+    words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        log = stack.enter_context((folder / "log").open("wb"))
+        stream = stack.enter_context(
+            reading([port, port + 1], model=MODEL_NAME, page_size=PAGE_SIZE)
+        )
+        reader = None
+        if readers == STOPPED:
+            reader = StoppedReader(f"tcp://127.0.0.1:{port}")
+            stack.callback(reader.close)
+        command = [sys.executable, str(SCRIPT), str(model), str(folder / "rows")]
+        command += map(str, (rounds, prompts, seed))
+        ended = subprocess.run(
+            [*command, *words, "--enable-cross-instance-cache-sync"],
+            env={
+                **os.environ,
+                **LOOPBACK_ENV,
+                "OMP_NUM_THREADS": "1",
+                "SGLANG_UNIFIED_RADIX_TREE_CORE_BACKEND": core,
+            },
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+        if ended.returncode != 0:
+            text = (folder / "log").read_text(errors="replace")[-3000:]
+            raise BenchError(f"the prefill scheduler ended with {ended.returncode}:\n{text}")
+        rows = json.loads((folder / "rows").read_text())
+        row: dict[str, Any] = {
+            "core": core,
+            "reader": readers,
+            "rounds": rounds,
+            "published": sum(each["updates"] for each in rows),
+            "read": stream.counts["updates"],
+        }
+        if reader is not None:
+            row["missed"], _ = reader.missed()
+    return row | _compared(rows, prompts)
+
+
+def _compared(rows: list[dict[str, Any]], prompts: int) -> dict[str, Any]:
+    """Ratios of publishing to silent, turn by turn, mean rates, and what a prompt costs more.
+
+    Raises:
+        BenchError: they computed different amounts, or the wrong side published.
+    """
+    sides = {arm: [row for row in rows if row["arm"] == arm] for arm in ARMS}
+    for silent, publishing in zip(sides["silent"], sides["publishing"], strict=True):
+        if silent["computed"] != publishing["computed"]:
+            raise BenchError("the two sides of a turn computed different numbers of tokens")
+        if silent["updates"] or not publishing["updates"]:
+            raise BenchError("a silent turn published, or a publishing one did not")
+    found: dict[str, Any] = {}
+    for key, field in (("rate", "seconds"), ("cpu", "cpu_s"), ("thread", "scheduler_cpu_s")):
+        values = {
+            arm: [row["computed"] / row[field] for row in side] for arm, side in sides.items()
+        }
+        if key == "rate":
+            for arm in ARMS:
+                found[f"{arm}_tokens_per_s"] = stats.mean(values[arm])
+            pair = values["publishing"], values["silent"]
+        else:  # time a token: the inverse of a rate
+            pair = values["silent"], values["publishing"]
+        middle, low, high = stats.ratio_interval(*pair)
+        found |= {f"{key}_ratio": middle, f"{key}_low": low, f"{key}_high": high}
+    added = [
+        1e6 * (publishing["seconds"] - silent["seconds"]) / prompts
+        for silent, publishing in zip(sides["silent"], sides["publishing"], strict=True)
+    ]
+    low, high = stats.median_interval(added, seed=0)
+    return found | {"added_us": stats.median(added), "added_low": low, "added_high": high}
