@@ -130,9 +130,9 @@ def served_rows():
 
 def test_report_of_the_served_part(tmp_path, capsys):
     costs, orders = served_rows()
-    targets = report.findings([], [], [], costs)
+    targets = report.findings([], [], costs)
     assert [target["met"] for target in targets] == [False], "its interval reaches below 0.98"
-    assert report.findings([], [], [], [{**costs[0], "rate_low": 0.98}])[0]["met"]
+    assert report.findings([], [], [{**costs[0], "rate_low": 0.98}])[0]["met"]
     report.show([], [], [], [], [], costs, orders, targets)
     shown = capsys.readouterr().out
     assert "0.990" in shown and "predicted-ready" in shown and "NO" in shown

@@ -119,9 +119,7 @@ def run(options: argparse.Namespace) -> int:
     if served:
         rows.update(_serve(options, served))
     report.add_derived(rows["cost"])
-    targets = report.findings(
-        rows["tables"], rows["transport"], rows["scheduler"], rows["publishing"]
-    )
+    targets = report.findings(rows["tables"], rows["transport"], rows["publishing"])
     report.show(*rows.values(), targets)
     if options.json:
         settings = {"parts": parts, "blocks": blocks, "full": options.full, "seed": options.seed}
