@@ -104,10 +104,6 @@ def test_one_scheduler_publishes_in_every_other_turn(core, tiny_model):
     )
     assert row["rate_ratio"] > 0 and row["published"] > 0
     assert row["read"] > 0 and row["missed"] >= 0
-    with pytest.raises(BenchError, match="ended with"):
-        scheduler_cost.measure(
-            tiny_model / "none", core=core, rounds=1, prompts=1, seed=0, readers="decode"
-        )
 
 
 def served_rows():
