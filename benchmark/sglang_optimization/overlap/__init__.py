@@ -7,6 +7,7 @@
 * ``loop``       a discrete-event model of the scheduler's loop
 * ``grid``       policies compared over a grid of costs, with the oracle
 * ``engine``     the same comparison on real servers, in interleaved rounds
+* ``loop_cost``  the three loops in turns of one scheduler; ``loop_turns`` is its process
 * ``decision_cost`` time of one decision
 * ``report``     tables and figures
 * ``command``    options and parts

@@ -7,9 +7,10 @@
 * ``worker``     that publisher process
 * ``dynamo_indexer``  the same way into Dynamo's standalone indexer
 * ``cost``       what publishing costs the scheduler's thread
+* ``scheduler_cost``  what publishing costs a prefill scheduler that publishes in every other turn
+* ``scheduler_turns``  that scheduler's process
 * ``pair``       served instances, and requests through a prefill and a decode instance
 * ``publishing``  what publishing costs a served prefill instance
 * ``ordering``   what decode's order by prediction gains
-* ``ratios``     paired ratios and their intervals
 * ``command``    options; ``report`` tables, findings and plot
 """

@@ -51,7 +51,7 @@ def measure(core: str, mode: str, requests: int, seed: int) -> dict[str, Any]:
         tree.tree_core.kv_events.registry_tap = tap
     if mode == STOPPED:
         reader = StoppedReader(publisher.endpoint.updates)
-        _fill(publisher)
+        fill(publisher)
     chance = random.Random(seed)
     shared = [[chance.randrange(32_000) for _ in range(PROMPT_TOKENS // 2)] for _ in range(8)]
     prompts = [
@@ -103,7 +103,7 @@ def measure(core: str, mode: str, requests: int, seed: int) -> dict[str, Any]:
     }
 
 
-def _fill(publisher: Any) -> None:
+def fill(publisher: Any) -> None:
     """Publish more than the buffers of a reader that does not read can take."""
     time.sleep(0.5)  # it subscribes in its own time
     pages = [hashlib.sha256(b"%d" % i).hexdigest() for i in range(FILL_A_FLUSH)]

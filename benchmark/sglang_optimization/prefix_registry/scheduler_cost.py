@@ -39,10 +39,12 @@ def measure(
         core: tree core, one of ``CORES``.
         rounds: turns of each; both get the same prompts.
         prompts: of a turn.
-        readers: one of ``READERS``; the stopped one is connected and reads nothing.
+        readers: one of ``READERS``; the stopped one is connected, reads nothing, and has
+            its buffers full before the first turn.
 
     Raises:
-        BenchError: the scheduler failed, or a turn did not compute what the other did.
+        BenchError: the scheduler failed, a turn did not compute what the other did, or
+            the stopped reader was never full.
     """
     why_not = missing_transfer_engine()
     if why_not is not None:
@@ -75,7 +77,7 @@ def measure(
             reader = StoppedReader(f"tcp://127.0.0.1:{port}")
             stack.callback(reader.close)
         command = [sys.executable, str(SCRIPT), str(model), str(folder / "rows")]
-        command += map(str, (rounds, prompts, seed))
+        command += map(str, (rounds, prompts, seed, int(readers == STOPPED)))
         ended = subprocess.run(
             [*command, *words, "--enable-cross-instance-cache-sync"],
             env={
@@ -91,7 +93,8 @@ def measure(
         if ended.returncode != 0:
             text = (folder / "log").read_text(errors="replace")[-3000:]
             raise BenchError(f"the prefill scheduler ended with {ended.returncode}:\n{text}")
-        rows = json.loads((folder / "rows").read_text())
+        result = json.loads((folder / "rows").read_text())
+        rows = result["turns"]
         row: dict[str, Any] = {
             "core": core,
             "reader": readers,
@@ -100,7 +103,11 @@ def measure(
             "read": stream.counts["updates"],
         }
         if reader is not None:
-            row["missed"], _ = reader.missed()
+            # The publisher is gone and tells no more: what is left is what it was given.
+            behind, since_first = reader.missed()
+            row["missed"] = result["updates"] - (since_first - behind)
+            if row["missed"] < row["published"]:
+                raise BenchError("the stopped reader's buffers never filled")
     return row | _compared(rows, prompts)
 
 

@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """One prefill scheduler in this process that publishes in every other turn.
 
-    python scheduler_turns.py MODEL RESULT.json ROUNDS PROMPTS SEED [server flags]
+    python scheduler_turns.py MODEL RESULT.json ROUNDS PROMPTS SEED FILL [server flags]
 
 The real loop, model, tree and publisher; requests are handed in where they are received,
 and their KV goes to upstream's fake transfer. Two processes of one program differ by
 percents, which is more than publishing may cost; here both sides are one process. The
 cache has a second tree core that records nothing; turns begin with an empty cache, so
-that the two can be exchanged.
+that the two can be exchanged. FILL (0 or 1): publish first what fills the buffers up to a
+reader that does not read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "tests"))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from prefix_registry.cost import fill as fill_buffers
 from prefix_registry.pair import PROMPT_TOKENS, random_tokens
 from prefix_registry.scheduler_cost import ARMS
 from support.scheduler_in_process import SchedulerInProcess
@@ -59,7 +61,14 @@ class TwoCores:
         scheduler.kv_events_publisher.prefix_registry = registry if arm == "publishing" else None
 
 
-def turns(rounds: int, prompts: int, seed: int, cores: TwoCores, rows: list[dict[str, Any]]) -> Any:
+def turns(
+    rounds: int,
+    prompts: int,
+    seed: int,
+    fill_first: int,
+    cores: TwoCores,
+    rows: list[dict[str, Any]],
+) -> Any:
     """The script of the scheduler's input; appends a row a turn.
 
     The cache is filled before the clock runs: each timed prompt evicts as much as it
@@ -86,6 +95,8 @@ def turns(rounds: int, prompts: int, seed: int, cores: TwoCores, rows: list[dict
             return add(req, *more, **named)
 
         scheduler._add_request_to_queue = add_kept
+        if fill_first:
+            fill_buffers(registry.publisher)
         gc.freeze()  # a flush collects, which takes as long as many a turn
 
         def ask(texts: list[list[int]]) -> list[Any]:
@@ -130,25 +141,27 @@ def turns(rounds: int, prompts: int, seed: int, cores: TwoCores, rows: list[dict
                         "updates": registry.publisher.updates_sent - sent,
                     }
                 )
+        scheduler.kv_events_publisher.prefix_registry = registry
         failure = registry.publisher.failure
         assert failure is None, failure
 
     return inputs
 
 
-def main(model: str, path: str, rounds: int, prompts: int, seed: int, flags: list[str]) -> None:
+def main(model: str, path: str, numbers: list[int], flags: list[str]) -> None:
     """Runs the turns and writes their rows; ends the process."""
     from sglang.srt.managers.disagg_service import start_disagg_service
 
     cores = TwoCores()
     rows: list[dict[str, Any]] = []
-    script = turns(rounds, prompts, seed, cores, rows)
+    script = turns(*numbers, cores, rows)
     # The scheduler registers with the bootstrap server, as does the publisher.
     run = SchedulerInProcess(model, flags, script, give_up_s=3600.0, prepare=start_disagg_service)
     run.run()
-    Path(path).write_text(json.dumps(rows))
+    sent = run.scheduler.kv_events_publisher.prefix_registry.publisher.updates_sent
+    Path(path).write_text(json.dumps({"turns": rows, "updates": sent}))
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]), sys.argv[6:])
+    main(sys.argv[1], sys.argv[2], [int(word) for word in sys.argv[3:7]], sys.argv[7:])
