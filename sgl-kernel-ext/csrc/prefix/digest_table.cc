@@ -13,6 +13,8 @@ namespace {
 constexpr std::size_t kFirstSlots = 1024;
 // Digests whose cache lines are fetched before the first of them is read.
 constexpr std::size_t kAhead = 16;
+// Slots remembered meanwhile; a power of two above 2 kAhead.
+constexpr std::size_t kRing = 64;
 
 std::uint64_t random_odd() {
   std::random_device device;
@@ -168,28 +170,32 @@ std::size_t DigestTable::remove(const char* digests, std::size_t count, std::uin
 
 std::size_t DigestTable::longest_prefix(const char* digests, std::size_t count) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  std::size_t slots[kAhead];
-  for (std::size_t start = 0; start < count; start += kAhead) {
-    const std::size_t group = std::min(kAhead, count - start);
-    for (std::size_t i = 0; i < group; ++i) {
-      slots[i] = home(at(digests, start + i));
-      __builtin_prefetch(&index_[slots[i]]);
+  // Three steps at once: digest i's index line is asked for, digest i - kAhead's entry, and
+  // digest i - 2 kAhead is compared, so that none waits for memory.
+  std::size_t slots[kRing];
+  for (std::size_t i = 0; i < count + 2 * kAhead; ++i) {
+    if (i < count) {
+      slots[i % kRing] = home(at(digests, i));
+      __builtin_prefetch(&index_[slots[i % kRing]]);
     }
-    for (std::size_t i = 0; i < group; ++i) {
-      const std::uint32_t entry = index_[slots[i]];
-      if (entry != kEmpty) __builtin_prefetch(digest(entry).data());
-    }
-    for (std::size_t i = 0; i < group; ++i) {
-      const unsigned char* wanted = at(digests, start + i);
-      std::size_t slot = slots[i];
-      while (index_[slot] != kEmpty &&
-             std::memcmp(digest(index_[slot]).data(), wanted, kDigestBytes) != 0) {
-        slot = (slot + 1) & mask_;
+    if (i >= kAhead && i - kAhead < count) {
+      const std::uint32_t entry = index_[slots[(i - kAhead) % kRing]];
+      if (entry != kEmpty) {
+        __builtin_prefetch(digest(entry).data());
+        __builtin_prefetch(&flags(entry));
       }
-      if (index_[slot] == kEmpty) return start + i;
-      std::uint8_t& flag = flags(index_[slot]);
-      if (!(flag & kReferenced)) flag |= kReferenced;
     }
+    if (i < 2 * kAhead) continue;
+    const std::size_t now = i - 2 * kAhead;
+    const unsigned char* wanted = at(digests, now);
+    std::size_t slot = slots[now % kRing];
+    while (index_[slot] != kEmpty &&
+           std::memcmp(digest(index_[slot]).data(), wanted, kDigestBytes) != 0) {
+      slot = (slot + 1) & mask_;
+    }
+    if (index_[slot] == kEmpty) return now;
+    std::uint8_t& flag = flags(index_[slot]);
+    if (!(flag & kReferenced)) flag |= kReferenced;
   }
   return count;
 }
