@@ -9,16 +9,18 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 from common import stats
 from common.cli import BenchError
+from harness import free_port
 from harness.disaggregation import LOOPBACK_ENV, missing_transfer_engine
 
 from .pair import PAGE_SIZE
 from .publishing import SEND_UPDATES, StoppedReader
-from .transport import free_ports, reading
+from .transport import reading
 
 ARMS = ("silent", "publishing")
 CORES = ("python", "rust")
@@ -49,10 +51,6 @@ def measure(
     why_not = missing_transfer_engine()
     if why_not is not None:
         raise BenchError(f"no prefill instance runs here: {why_not}; see requirements/dev.txt")
-    # The publisher's pair, which lie beside each other.
-    port = next(p for p in free_ports(64) if p < 65_000)
-    (bootstrap,) = free_ports(1)
-    settings = {"bind": f"tcp://127.0.0.1:{port}", "send_updates": SEND_UPDATES}
     flags = {
         "dtype": "float32",
         "page-size": PAGE_SIZE,
@@ -62,23 +60,16 @@ def measure(
         "random-seed": 1,
         "disaggregation-mode": "prefill",
         "disaggregation-transfer-backend": "mooncake_tcp",
-        "disaggregation-bootstrap-port": bootstrap,
-        "cross-instance-cache-config": json.dumps(settings),
+        "disaggregation-bootstrap-port": free_port(),
+        "cross-instance-cache-config": json.dumps({"send_updates": SEND_UPDATES}),
     }
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         log = stack.enter_context((folder / "log").open("wb"))
-        stream = stack.enter_context(
-            reading([port, port + 1], model=MODEL_NAME, page_size=PAGE_SIZE)
-        )
-        reader = None
-        if readers == STOPPED:
-            reader = StoppedReader(f"tcp://127.0.0.1:{port}")
-            stack.callback(reader.close)
         command = [sys.executable, str(SCRIPT), str(model), str(folder / "rows")]
         command += map(str, (rounds, prompts, seed, int(readers == STOPPED)))
-        ended = subprocess.run(
+        process = subprocess.Popen(
             [*command, *words, "--enable-cross-instance-cache-sync"],
             env={
                 **os.environ,
@@ -88,11 +79,24 @@ def measure(
             },
             stdout=log,
             stderr=subprocess.STDOUT,
-            check=False,
         )
-        if ended.returncode != 0:
+        stack.callback(process.wait)
+        stack.callback(process.kill)
+        # A reader that asks for a port before it is bound can be given that very port.
+        endpoint = folder / "rows.endpoint"
+        while not endpoint.exists() and process.poll() is None:
+            time.sleep(0.02)
+        reader = None
+        if endpoint.exists():
+            updates, syncs = json.loads(endpoint.read_text())
+            ports = [int(address.rpartition(":")[2]) for address in (updates, syncs)]
+            stream = stack.enter_context(reading(ports, model=MODEL_NAME, page_size=PAGE_SIZE))
+            if readers == STOPPED:
+                reader = StoppedReader(updates)
+                stack.callback(reader.close)
+        if process.wait() != 0:
             text = (folder / "log").read_text(errors="replace")[-3000:]
-            raise BenchError(f"the prefill scheduler ended with {ended.returncode}:\n{text}")
+            raise BenchError(f"the prefill scheduler ended with {process.returncode}:\n{text}")
         result = json.loads((folder / "rows").read_text())
         rows = result["turns"]
         row: dict[str, Any] = {

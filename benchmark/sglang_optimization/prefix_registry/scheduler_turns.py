@@ -8,7 +8,7 @@ and their KV goes to upstream's fake transfer. Two processes of one program diff
 percents, which is more than publishing may cost; here both sides are one process. The
 cache has a second tree core that records nothing; turns begin with an empty cache, so
 that the two can be exchanged. FILL (0 or 1): publish first what fills the buffers up to a
-reader that does not read.
+reader that does not read. Readers find the publisher by RESULT.json.endpoint, once it is bound.
 """
 
 from __future__ import annotations
@@ -157,6 +157,10 @@ def main(model: str, path: str, numbers: list[int], flags: list[str]) -> None:
     script = turns(*numbers, cores, rows)
     # The scheduler registers with the bootstrap server, as does the publisher.
     run = SchedulerInProcess(model, flags, script, give_up_s=3600.0, prepare=start_disagg_service)
+    endpoint = run.scheduler.kv_events_publisher.prefix_registry.publisher.endpoint
+    told = Path(path + ".endpoint")
+    told.with_suffix(".part").write_text(json.dumps([endpoint.updates, endpoint.syncs]))
+    told.with_suffix(".part").rename(told)  # whole, or not there
     run.run()
     sent = run.scheduler.kv_events_publisher.prefix_registry.publisher.updates_sent
     Path(path).write_text(json.dumps({"turns": rows, "updates": sent}))
